@@ -1,0 +1,1 @@
+"""Conformance cases for GPU injectors: data, the runtimes that replay it, and the verdict."""

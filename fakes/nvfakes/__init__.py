@@ -1,0 +1,1 @@
+"""Declared GPU machines that programs cannot tell from real ones."""

@@ -1,0 +1,1 @@
+"""Argument lists, words for people and exit codes; one module a command."""

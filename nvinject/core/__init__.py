@@ -1,0 +1,1 @@
+"""Decisions, as pure functions on values: no os, no open, no environment, no clock."""

@@ -1,0 +1,123 @@
+"""What a host has: the values that nvinject.host finds and nvinject.core decides upon.
+
+Belongs here: plain descriptions of hardware, driver and files. Does not belong here: how they were found, what a
+container asks for (request.py), or what is done with them (plan.py). Paths are absolute and as the host's driver root
+or device root shows them, without the root's own prefix.
+"""
+
+from nvinject.record import Record
+
+NVIDIA_VENDOR_ID = 0x10DE
+
+
+class DeviceNode(Record):
+    """A character device of the host."""
+
+    path: str
+    major: int
+    minor: int
+    mode: int = 0o666
+    uid: int = 0
+    gid: int = 0
+
+
+class MigDevice(Record):
+    """A slice of a GPU: one compute instance in one GPU instance.
+
+    `index` and `uuid` are known only where NVML was asked (-1 and "" otherwise). The capability files are below
+    /proc/driver/nvidia/capabilities; the nodes are absent where the kernel has no nvidia-caps class.
+    """
+
+    gpu_instance: int
+    compute_instance: int
+    index: int = -1
+    uuid: str = ""
+    capability_files: tuple[str, ...] = ()
+    nodes: tuple[DeviceNode, ...] = ()
+
+
+class Gpu(Record):
+    """A physical GPU as the kernel driver shows it.
+
+    `index` counts GPUs in PCI order, as NVML does; `minor` is N of /dev/nvidiaN; `bus_id` is the sysfs form
+    (`0000:17:00.0`). `brand` and `architecture` are None until NVML was asked.
+    """
+
+    index: int
+    minor: int
+    uuid: str
+    bus_id: str
+    model: str = ""
+    proc_directory: str = ""
+    node: DeviceNode | None = None
+    brand: str | None = None
+    architecture: str | None = None
+    mig_devices: tuple[MigDevice, ...] = ()
+    mig_capable: bool = False
+
+
+class Library(Record):
+    """A shared library of the driver: its SONAME, its file with all links resolved, its word size."""
+
+    soname: str
+    path: str
+    bits: int = 64
+
+
+class HostFile(Record):
+    """A file, directory or socket of the driver that has a name in the catalogue."""
+
+    name: str
+    path: str
+
+
+class Driver(Record):
+    """The loaded kernel driver and its files in user space.
+
+    `cuda_version` is None until NVML was asked. `proc_files` are name and content of the files of /proc/driver/nvidia
+    that a container gets a copy of (params, version, registry).
+    """
+
+    version: str
+    cuda_version: str | None = None
+    libraries: tuple[Library, ...] = ()
+    binaries: tuple[HostFile, ...] = ()
+    firmware: tuple[HostFile, ...] = ()
+    sockets: tuple[HostFile, ...] = ()
+    control_nodes: tuple[DeviceNode, ...] = ()
+    proc_files: tuple[tuple[str, str], ...] = ()
+
+
+class CapabilityNode(Record):
+    """A line of /proc/driver/nvidia-caps/mig-minors: the capability's name and the minor of its device."""
+
+    name: str
+    minor: int
+
+
+class Inventory(Record):
+    """Everything of a host that a plan can draw on.
+
+    `majors` are the character device classes of /proc/devices. `imex_nodes` are the IMEX channel nodes that exist.
+    `notes` are findings that do not stop an injection (an optional file that is missing, a node that was skipped).
+    """
+
+    driver: Driver
+    gpus: tuple[Gpu, ...] = ()
+    majors: tuple[tuple[str, int], ...] = ()
+    mig_capabilities: tuple[CapabilityNode, ...] = ()
+    mig_config_node: DeviceNode | None = None
+    mig_monitor_node: DeviceNode | None = None
+    imex_nodes: tuple[DeviceNode, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class ContainerLayout(Record):
+    """What the image's file system says about where files belong.
+
+    `library32_directory` is empty where the image has no place for 32-bit libraries.
+    """
+
+    library_directory: str
+    library32_directory: str = ""
+    musl_path_file: str = ""

@@ -1,0 +1,123 @@
+"""The plan: an ordered tuple of operations on a container, each with the reason why it is there.
+
+Belongs here: the operations and how they are told to a person. Does not belong here: deciding which there are
+(planner.py) or doing them (nvinject.render). An operation names what the container shall see; it never names a GPU
+model, a mode or an engine. Paths of the container are absolute inside its root file system; sources are absolute on the
+host, roots already applied.
+"""
+
+from nvinject.record import Record
+
+
+class Operation(Record):
+    """Base of all operations; `reason` is a short clause for people."""
+
+    reason: str
+
+    def describe(self) -> str:
+        """Return one line for people: what is done, to what."""
+        raise NotImplementedError
+
+
+class BindFile(Operation):
+    """Show a file, directory or socket of the host at a place of the container.
+
+    `flags` are mount attributes by their names in mount(8): ro, nosuid, nodev, noexec. The bind is private. `source` is
+    never inside the container's root file system.
+    """
+
+    source: str
+    target: str
+    flags: tuple[str, ...]
+
+    def describe(self) -> str:
+        """Return source, target and flags."""
+        return f"bind {self.source} on {self.target} ({','.join(self.flags)})"
+
+
+class BindDevice(Operation):
+    """Show a character device of the host in the container; its number must be major:minor when it is bound."""
+
+    source: str
+    target: str
+    major: int
+    minor: int
+    mode: int
+    flags: tuple[str, ...]
+
+    def describe(self) -> str:
+        """Return node and number."""
+        return f"device {self.target} ({self.major}:{self.minor}) from {self.source}"
+
+
+class AllowDevice(Operation):
+    """Let the container open a character device; `access` is a subset of `rwm`."""
+
+    major: int
+    minor: int
+    access: str
+
+    def describe(self) -> str:
+        """Return the rule as the kernel writes it."""
+        return f"allow c {self.major}:{self.minor} {self.access}"
+
+
+class MaskDirectory(Operation):
+    """Cover a directory of the container's procfs or /etc with a small file system holding only `files`.
+
+    `files` are (relative name, content, mode). Later operations may bind more below `target`; that is why the mount is
+    writable until the container starts.
+    """
+
+    target: str
+    mode: int
+    files: tuple[tuple[str, str, int], ...]
+    flags: tuple[str, ...]
+
+    def describe(self) -> str:
+        """Return target and names."""
+        return f"cover {self.target} with {', '.join(name for name, _, _ in self.files) or 'nothing'}"
+
+
+class CreateSymlink(Operation):
+    """Create a symbolic link in the container; an existing file of that name stays unless `force`."""
+
+    link: str
+    target: str
+    force: bool = False
+
+    def describe(self) -> str:
+        """Return link and target."""
+        return f"link {self.link} -> {self.target}"
+
+
+class LoaderLibrary(Record):
+    """A library that the loader cache shall know: its SONAME, its path in the container, its word size."""
+
+    soname: str
+    path: str
+    bits: int = 64
+
+
+class UpdateLoaderCache(Operation):
+    """Make the dynamic loader of the container find libraries, without running anything of the image.
+
+    `compat_directory` is a directory of the image that comes before all others ("" where there is none);
+    `musl_path_file` is the path list of musl's loader, for images without glibc ("" otherwise).
+    """
+
+    directories: tuple[str, ...]
+    libraries: tuple[LoaderLibrary, ...]
+    compat_directory: str = ""
+    musl_path_file: str = ""
+
+    def describe(self) -> str:
+        """Return how many libraries are added and where."""
+        return f"loader cache: {len(self.libraries)} libraries in {', '.join(self.directories)}"
+
+
+class Plan(Record):
+    """What will be done to one container: operations in order, and notes for people that change nothing."""
+
+    operations: tuple[Operation, ...]
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,55 @@
+"""Policy: what the node's operator decided, as one value with the original's defaults.
+
+Belongs here: the settings that decisions depend on. Does not belong here: reading or writing config.toml (config.py)
+and what a container asks for (request.py). Key names and defaults are those of the original's config.toml.
+"""
+
+from nvinject.record import Record
+
+DRIVER_CAPABILITIES = ("compat32", "compute", "display", "graphics", "ngx", "utility", "video")
+DEFAULT_DRIVER_CAPABILITIES = ("compute", "utility")
+
+
+class Features(Record):
+    """The `[features]` table; every switch is off unless the file turns it on."""
+
+    allow_cuda_compat_libs_from_container: bool = False
+    allow_ldconfig_from_container: bool = False
+    allow_unknown_oci_spec_fields: bool = False
+    disable_cuda_compat_lib_hook: bool = False
+    disable_imex_channel_creation: bool = False
+    ignore_imex_channel_requests: bool = False
+    no_additional_gids_for_device_nodes: bool = False
+
+
+class Roots(Record):
+    """Where the host's driver files, device nodes, procfs and sysfs are looked for (absolute paths)."""
+
+    driver: str = "/"
+    dev: str = "/"
+    proc: str = "/proc"
+    sys: str = "/sys"
+
+
+class Policy(Record):
+    """Every setting that a decision or a search depends on.
+
+    `nvml_timeout` is in seconds. `mode` is the original's nvidia-container-runtime.mode.
+    """
+
+    roots: Roots = Roots()
+    disable_require: bool = False
+    supported_driver_capabilities: tuple[str, ...] = DRIVER_CAPABILITIES
+    swarm_resource: tuple[str, ...] = ()
+    accept_envvar_unprivileged: bool = True
+    accept_volume_mounts: bool = False
+    ldcache: str = ""
+    load_kmods: bool = True
+    no_cgroups: bool = False
+    ldconfig: str = "@/sbin/ldconfig"
+    debug: str = ""
+    mode: str = "auto"
+    skip_mode_detection: bool = False
+    cuda_compat_mode: str = "ldconfig"
+    nvml_timeout: int = 10
+    features: Features = Features()
