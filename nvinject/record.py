@@ -51,7 +51,7 @@ class RecordType(type):
         created = super().__new__(mcs, name, bases, namespace)
         created._fields = tuple(inherited + [field for field in own if field not in inherited])
         created._defaults = defaults
-        created.__match_args__ = created._fields  # type: ignore[misc]  # typed as a property of type
+        created.__match_args__ = created._fields  # type: ignore[attr-defined, misc, unused-ignore]
         return created
 
 
