@@ -1,0 +1,5 @@
+"""python -m nvinject."""
+
+from nvinject.cli.main import run
+
+run()

@@ -1,0 +1,188 @@
+"""nvinject install: lays down the launcher, the one way in which a hook may be started.
+
+Belongs here: the launcher's text, byte-compiling, the links that engines look for. Does not belong here: engine
+configuration. A launcher and not a console script, because a hook runs as root in surroundings that an image can shape
+(design.md, decisions 2 and 5): `-I` ignores PYTHON* and the working directory, `-S` keeps site-packages' start-up code
+out and saves 2 ms.
+"""
+
+import os
+import sys
+
+from nvinject.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+LAUNCHER_NAME = "nvinject"
+LINK_NAMES = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
+
+LAUNCHER = """\
+#!{interpreter} -IS
+# Written by `nvinject install`; the hook's way in. See docs/architecture.md, "The launcher".
+import gc
+import posix
+import sys
+
+gc.disable()
+if sys.argv[0].rpartition("/")[2].startswith("nvidia-container-") or sys.argv[1:2] == ["hook"]:
+    posix.chdir("/")
+    posix.closerange(3, 0x7FFFFFFF)
+sys.path += {directories!r}
+from nvinject.cli.main import run
+
+run()
+"""
+
+DESCRIPTION = """\
+Writes PREFIX/bin/nvinject, a launcher for this interpreter and this installation of nvinject, and byte-compiles the
+modules that it runs. With --links it also makes the names under which engines look for a hook.
+"""
+
+EPILOG = """\
+examples:
+  nvinject install --prefix /usr/local --links --dry-run   show what would be written
+  nvinject install --prefix /usr/local --links             then `docker run --gpus all …` finds the hook
+"""
+
+
+def parser() -> "argparse.ArgumentParser":
+    """Return the command's options."""
+    import argparse
+
+    options = argparse.ArgumentParser(
+        prog="nvinject install",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    options.add_argument("--prefix", required=True, metavar="DIR", help="where to install; the launcher goes to DIR/bin")
+    options.add_argument("--links", action="store_true", help=f"also link {' and '.join(LINK_NAMES)} to the launcher")
+    options.add_argument("--dry-run", action="store_true", help="print what would be done and change nothing")
+    options.add_argument("--json", action="store_true", help="print the result as JSON")
+    return options
+
+
+def main(arguments: "list[str]") -> int:
+    """Install, and print what was written."""
+    options = parser().parse_args(arguments)
+    prefix = os.path.abspath(options.prefix)
+    launcher = os.path.join(prefix, "bin", LAUNCHER_NAME)
+    interpreter, directories = find_interpreter(), find_directories()
+    steps = [("launcher", launcher, f"{interpreter} -IS, modules from {', '.join(directories)}")]
+    if options.links:
+        steps += [("link", os.path.join(prefix, "bin", name), f"-> {LAUNCHER_NAME}") for name in LINK_NAMES]
+    if not options.dry_run:
+        write(launcher, LAUNCHER.format(interpreter=interpreter, directories=directories))
+        for _, path, _ in steps[1:]:
+            link(path)
+        compile_modules(directories)
+        verify(launcher)
+    report(steps, dry_run=options.dry_run, as_json=options.json)
+    for warning in find_weak_spots([interpreter, *directories]):
+        sys.stderr.write(f"nvinject: warning: {warning}\n")
+    return 0
+
+
+def find_interpreter() -> str:
+    """Return the absolute path of an interpreter that a shebang line can name.
+
+    Raises UsageError where the kernel would not take it: execve(2) cuts a shebang line at 255 bytes and at a blank.
+    """
+    interpreter = sys.executable
+    if not interpreter or " " in interpreter or len(interpreter) > 240:
+        raise UsageError(f"the interpreter {interpreter!r} cannot stand in a #! line", "use a shorter path without blanks")
+    return interpreter
+
+
+def find_directories() -> "list[str]":
+    """Return the directories that hold nvinject and the NVML bindings, each once."""
+    import importlib.util
+
+    found: list[str] = []
+    for module in ("nvinject", "pynvml"):
+        spec = importlib.util.find_spec(module)
+        if spec is None or spec.origin is None:
+            continue
+        directory = os.path.dirname(os.path.abspath(spec.origin))
+        if spec.submodule_search_locations:
+            directory = os.path.dirname(directory)
+        if directory not in found:
+            found.append(directory)
+    return found
+
+
+def write(path: str, text: str) -> None:
+    """Write the launcher under a temporary name, then put it in place in one step."""
+    directory = os.path.dirname(path)
+    temporary = f"{path}.{os.getpid()}"
+    try:
+        os.makedirs(directory, exist_ok=True)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o755)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+        os.chmod(temporary, 0o755)  # noqa: S103 - a program that everybody may run, whatever the umask
+        os.rename(temporary, path)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}", "choose another --prefix or run as root") from error
+
+
+def link(path: str) -> None:
+    """Make path a link to the launcher beside it; a file that is not a link is left alone.
+
+    Raises UsageError where such a file is in the way.
+    """
+    temporary = f"{path}.{os.getpid()}"
+    if os.path.lexists(path) and not os.path.islink(path):
+        raise UsageError(f"{path} exists and is not a link", "remove the other toolkit's program first")
+    os.symlink(LAUNCHER_NAME, temporary)
+    os.rename(temporary, path)
+
+
+def compile_modules(directories: "list[str]") -> None:
+    """Byte-compile nvinject and the NVML bindings: without it every start compiles anew, 20 ms each time."""
+    import compileall
+
+    quiet = 2
+    compileall.compile_dir(os.path.join(directories[0], "nvinject"), quiet=quiet)
+    for directory in directories:
+        bindings = os.path.join(directory, "pynvml.py")
+        if os.path.exists(bindings):
+            compileall.compile_file(bindings, quiet=quiet)
+
+
+def verify(launcher: str) -> None:
+    """Start the launcher once; raises UsageError if it does not run."""
+    import subprocess
+
+    tried = subprocess.run([launcher, "--version"], capture_output=True, text=True, check=False, env={}, timeout=60)
+    if tried.returncode != 0:
+        first = (tried.stderr.strip().splitlines() or ["no output"])[-1]
+        raise UsageError(f"{launcher} does not run: {first}", "check that the interpreter and its modules are readable")
+
+
+def find_weak_spots(paths: "list[str]") -> "list[str]":
+    """Return a warning for each path that somebody else than root could change: root will run what is there."""
+    if os.geteuid() != 0:
+        return []
+    weak = []
+    for path in paths:
+        status = os.stat(path)
+        if status.st_uid != 0 or status.st_mode & 0o022:
+            weak.append(f"{path} can be changed by others than root, and containers' hooks run it as root")
+    return weak
+
+
+def report(steps: "list[tuple[str, str, str]]", *, dry_run: bool, as_json: bool) -> None:
+    """Print what was done, or would be."""
+    if as_json:
+        import json
+
+        rows = [{"kind": kind, "path": path, "detail": detail} for kind, path, detail in steps]
+        sys.stdout.write(json.dumps({"dryRun": dry_run, "steps": rows}, indent=2) + "\n")
+        return
+    from nvinject.render.text import format_table
+
+    sys.stdout.write(format_table(("what", "path", "detail"), steps))
+    sys.stdout.write("dry run: nothing was changed\n" if dry_run else "")
