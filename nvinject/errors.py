@@ -5,16 +5,35 @@ stay ordinary exceptions; a system call that failed stays an OSError until someb
 """
 
 
+def printable(text: str) -> str:
+    """Return the text with every character escaped that would break a line or steer a terminal.
+
+    Containers write their own environment, so their values are shown but never believed.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def quoted(text: str, limit: int = 80) -> str:
+    """Return the text between quotes, escaped, and cut after `limit` characters."""
+    return f"'{printable(text if len(text) <= limit else text[:limit] + '...')}'"
+
+
 class NvinjectError(Exception):
     """Something that a person has to mend; printed as one line, never as a traceback."""
 
     exit_code = 70  # EX_SOFTWARE: only the base class, which nobody raises
 
-    def __init__(self, message: str, hint: str = "") -> None:
-        """Keep the message (cause and thing) and the hint (remedy), both single lines."""
+    def __init__(self, message: str, hint: str = "", detail: str = "") -> None:
+        """Keep the message (cause and thing) and the hint (remedy), both single lines.
+
+        `detail` is for commands that people type: several lines, such as a source with a caret under the fault.
+        """
         super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message = printable(message)
+        self.hint = printable(hint)
+        self.detail = detail
 
     def __str__(self) -> str:
         """Return message and hint as one line."""

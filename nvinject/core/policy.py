@@ -23,10 +23,13 @@ class Features(Record):
 
 
 class Roots(Record):
-    """Where the host's driver files, device nodes, procfs and sysfs are looked for (absolute paths)."""
+    """Where the host's driver files, device nodes, procfs and sysfs are looked for (absolute paths).
+
+    `dev` may be empty, which means: find out. It is then the driver root if that holds dev/nvidiactl, else `/`.
+    """
 
     driver: str = "/"
-    dev: str = "/"
+    dev: str = ""
     proc: str = "/proc"
     sys: str = "/sys"
 
