@@ -113,7 +113,7 @@ REFUSALS = [
     (
         "cuda>=12.8 brand=tesla,driver<536",
         HostFacts(driver="550.54", cuda="12.2", brand="Tesla", label="GPU 0 (GPU-1)"),
-        "REQUIRE_CUDA is not satisfied on GPU 0 (GPU-1): cuda>=12.8 (cuda is 12.2) | brand=tesla,driver<536 (driver is 550",
+        "CUDA is not satisfied on GPU 0 (GPU-1): cuda>=12.8 (cuda is 12.2) | brand=tesla,driver<536 (driver is 550",
         "update the driver",
     ),
     ("brand=tesla", H100, "on GPU 0 (GPU-1): brand=tesla (brand is Nvidia)", "NVIDIA_DISABLE_REQUIRE"),
