@@ -89,7 +89,9 @@ def read_all(descriptor: int, name: str) -> bytes:
         chunks.append(chunk)
         size += len(chunk)
         if size > MAXIMUM_INPUT:
-            raise InputError(f"{name} has more than {MAXIMUM_INPUT >> 20} MiB", "it cannot be a container's description")
+            raise InputError(
+                f"{name} has more than {MAXIMUM_INPUT >> 20} MiB", "it cannot be a container's description"
+            )
     return b"".join(chunks)
 
 

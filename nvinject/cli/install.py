@@ -57,7 +57,9 @@ def parser() -> "argparse.ArgumentParser":
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    options.add_argument("--prefix", required=True, metavar="DIR", help="where to install; the launcher goes to DIR/bin")
+    options.add_argument(
+        "--prefix", required=True, metavar="DIR", help="where to install; the launcher goes to DIR/bin"
+    )
     options.add_argument("--links", action="store_true", help=f"also link {' and '.join(LINK_NAMES)} to the launcher")
     options.add_argument("--dry-run", action="store_true", help="print what would be done and change nothing")
     options.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -92,7 +94,9 @@ def find_interpreter() -> str:
     """
     interpreter = sys.executable
     if not interpreter or " " in interpreter or len(interpreter) > 240:
-        raise UsageError(f"the interpreter {interpreter!r} cannot stand in a #! line", "use a shorter path without blanks")
+        raise UsageError(
+            f"the interpreter {interpreter!r} cannot stand in a #! line", "use a shorter path without blanks"
+        )
     return interpreter
 
 

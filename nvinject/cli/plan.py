@@ -39,7 +39,9 @@ def parser() -> "argparse.ArgumentParser":
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     options.add_argument("container", metavar="BUNDLE", help="a bundle folder or a config.json")
-    options.add_argument("--rootfs", metavar="DIR", help="the container's root file system, if not where config.json says")
+    options.add_argument(
+        "--rootfs", metavar="DIR", help="the container's root file system, if not where config.json says"
+    )
     options.add_argument("--config", metavar="FILE", default="", help="read this config.toml; it must exist")
     options.add_argument("--json", action="store_true", help="print the plan as JSON")
     return options
@@ -83,7 +85,9 @@ def make_plan(
     try:
         root_fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        raise InputError(f"cannot open the root file system {root}: {error.strerror}", "name it with --rootfs") from error
+        raise InputError(
+            f"cannot open the root file system {root}: {error.strerror}", "name it with --rootfs"
+        ) from error
     try:
         plan = planner.plan(inventory, request, policy, observe_layout(root_fd))
     finally:

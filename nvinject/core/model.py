@@ -5,6 +5,7 @@ container asks for (request.py), or what is done with them (plan.py). Paths are 
 or device root shows them, without the root's own prefix.
 """
 
+from nvinject.core.policy import Roots
 from nvinject.record import Record
 
 NVIDIA_VENDOR_ID = 0x10DE
@@ -84,6 +85,7 @@ class Driver(Record):
     binaries: tuple[HostFile, ...] = ()
     firmware: tuple[HostFile, ...] = ()
     sockets: tuple[HostFile, ...] = ()
+    configuration: tuple[HostFile, ...] = ()
     control_nodes: tuple[DeviceNode, ...] = ()
     proc_files: tuple[tuple[str, str], ...] = ()
 
@@ -98,11 +100,12 @@ class CapabilityNode(Record):
 class Inventory(Record):
     """Everything of a host that a plan can draw on.
 
-    `majors` are the character device classes of /proc/devices. `imex_nodes` are the IMEX channel nodes that exist.
+    `roots` are the folders in which it was found, all of them set. `majors` are the device classes of /proc/devices. `imex_nodes` are the IMEX channel nodes that exist.
     `notes` are findings that do not stop an injection (an optional file that is missing, a node that was skipped).
     """
 
     driver: Driver
+    roots: Roots = Roots()
     gpus: tuple[Gpu, ...] = ()
     majors: tuple[tuple[str, int], ...] = ()
     mig_capabilities: tuple[CapabilityNode, ...] = ()
@@ -115,9 +118,12 @@ class Inventory(Record):
 class ContainerLayout(Record):
     """What the image's file system says about where files belong.
 
-    `library32_directory` is empty where the image has no place for 32-bit libraries.
+    `library32_directory` is empty where the image has no place for 32-bit libraries. `compat_directory` holds the
+    image's own CUDA forward compatibility libraries, made for driver `compat_version` (both "" where there are none).
     """
 
     library_directory: str
     library32_directory: str = ""
     musl_path_file: str = ""
+    compat_directory: str = ""
+    compat_version: str = ""

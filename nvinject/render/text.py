@@ -23,7 +23,9 @@ def format_table(head: "Sequence[str]", rows: "Sequence[Sequence[str]]") -> str:
 
 def format_plan(plan: Plan) -> str:
     """Return a plan as a table of operations with their reasons, and the notes below."""
-    rows = [(str(number), operation.describe(), operation.reason) for number, operation in enumerate(plan.operations, 1)]
+    rows = [
+        (str(number), operation.describe(), operation.reason) for number, operation in enumerate(plan.operations, 1)
+    ]
     notes = "".join(f"note: {note}\n" for note in plan.notes)
     return format_table(("", "operation", "reason"), rows) + notes
 

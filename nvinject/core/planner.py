@@ -1,0 +1,438 @@
+"""The planner: inventory, request, policy and layout in, the ordered plan out.
+
+Belongs here: which operations there are, in which order, and why. Does not belong here: how an operation is done, which
+mode or engine we run under, and looking at anything: every fact comes in as a value. Order matters where one operation
+makes the ground for the next: the cover of /proc/driver/nvidia before what is bound below it, libraries before the
+loader cache.
+"""
+
+from nvinject.core import catalog
+from nvinject.core.compat import choose_compat
+from nvinject.core.model import ContainerLayout, DeviceNode, Gpu, Inventory, Library, MigDevice
+from nvinject.core.plan import (
+    AllowDevice,
+    BindDevice,
+    BindFile,
+    CreateSymlink,
+    LoaderLibrary,
+    MaskDirectory,
+    Operation,
+    Plan,
+    UpdateLoaderCache,
+)
+from nvinject.core.policy import Policy
+from nvinject.core.request import ContainerRequest
+from nvinject.core.requirements import HostFacts, check, parse
+from nvinject.core.requirements import attributes as attributes_of
+from nvinject.core.selection import Selection, select
+from nvinject.core.selection import needs_nvml as tokens_need_nvml
+from nvinject.errors import HostError, RequestError
+
+FILE_FLAGS = ("ro", "nosuid", "nodev")
+DEVICE_FLAGS = ("ro", "nosuid", "noexec")
+SOCKET_FLAGS = ("nosuid", "nodev", "noexec")
+PROC_FLAGS = ("ro", "nosuid", "nodev", "noexec")
+MASK_FLAGS = ("nosuid", "nodev", "noexec")
+
+DRIVER_PROC = "/proc/driver/nvidia"
+PROFILE_DIRECTORY = "/etc/nvidia/nvidia-application-profiles-rc.d"
+PROFILE_FILE = "10-container.conf"
+GRAPHICS = ("graphics", "display")
+
+# What only NVML knows; everything else stands in procfs and sysfs.
+NVML_ATTRIBUTES = frozenset({"cuda", "arch", "brand"})
+
+
+def needs_nvml(request: ContainerRequest) -> bool:
+    """Say whether the request can be served only with facts that NVML alone has.
+
+    Loading NVML costs tens of milliseconds to seconds on a real node, so whole GPUs must do without.
+    """
+    asked = {
+        name for variable, expression in request.requirements for name in attributes_of(parse(expression, variable))
+    }
+    return tokens_need_nvml(request.devices) or bool(asked & NVML_ATTRIBUTES)
+
+
+def plan(inventory: Inventory, request: ContainerRequest, policy: Policy, layout: ContainerLayout) -> Plan:
+    """Return everything that has to be done to one container, or raise why it cannot be served.
+
+    Raises RequestError (device, MIG management or IMEX channel), RequirementError and HostError (a node is missing).
+    """
+    selection = select(request.devices, inventory.gpus)
+    check_mig_management(request)
+    check(request.requirements, host_facts(inventory, selection))
+    libraries = wanted_libraries(inventory, request)
+    operations: list[Operation] = [
+        *plan_driver_proc(inventory),
+        *plan_application_profile(request, selection),
+        *plan_binaries(inventory, request),
+        *plan_libraries(inventory, layout, libraries),
+        *plan_library_links(inventory, layout, libraries),
+        *plan_configuration(inventory, request),
+        *plan_firmware(inventory, request),
+        *plan_sockets(inventory, request),
+        *plan_control_nodes(inventory, request),
+        *plan_gpus(inventory, selection),
+        *plan_mig_devices(inventory, request, selection),
+        *plan_mig_management(inventory, request, selection),
+        *plan_imex_channels(inventory, request),
+    ]
+    cache, notes = plan_loader_cache(inventory, request, policy, layout, libraries)
+    return Plan(operations=(*dict.fromkeys([*operations, *cache]),), notes=(*inventory.notes, *notes))
+
+
+def host_facts(inventory: Inventory, selection: Selection) -> tuple[HostFacts, ...]:
+    """Return what requirements are compared with: once for each visible GPU, or once without one."""
+    driver = inventory.driver
+    if not selection.gpus:
+        return (HostFacts(driver=driver.version, cuda=driver.cuda_version, arch=None, brand=None),)
+    return tuple(
+        HostFacts(
+            driver=driver.version,
+            cuda=driver.cuda_version,
+            arch=gpu.architecture,
+            brand=gpu.brand,
+            label=f"GPU {gpu.index} ({gpu.uuid})",
+        )
+        for gpu in selection.gpus
+    )
+
+
+def below(root: str, path: str) -> str:
+    """Return the path as the host sees it when the thing lives below a root."""
+    return path if root == "/" else root.rstrip("/") + path
+
+
+def proc_source(inventory: Inventory, path: str) -> str:
+    """Return where the host has a path of /proc that may be rooted elsewhere."""
+    return inventory.roots.proc.rstrip("/") + path.removeprefix("/proc")
+
+
+def basename(path: str) -> str:
+    """Return the last component of a path."""
+    return path.rsplit("/", 1)[-1]
+
+
+def expose_node(inventory: Inventory, node: DeviceNode, reason: str) -> list[Operation]:
+    """Return the two operations that make a device usable: its node, and the right to open it."""
+    return [
+        BindDevice(
+            source=below(inventory.roots.dev, node.path),
+            target=node.path,
+            major=node.major,
+            minor=node.minor,
+            mode=node.mode,
+            flags=DEVICE_FLAGS,
+            reason=reason,
+        ),
+        AllowDevice(major=node.major, minor=node.minor, access="rw", reason=reason),
+    ]
+
+
+def plan_driver_proc(inventory: Inventory) -> list[Operation]:
+    """Cover the driver's procfs: only chosen GPUs show, and programs in the container make no device nodes."""
+    return [
+        MaskDirectory(
+            target=DRIVER_PROC,
+            mode=0o555,
+            files=tuple((name, content, 0o444) for name, content in inventory.driver.proc_files),
+            flags=MASK_FLAGS,
+            reason="hide GPUs that are not visible; keep NVML from making device nodes (ModifyDeviceFiles: 0)",
+        )
+    ]
+
+
+def plan_application_profile(request: ContainerRequest, selection: Selection) -> list[Operation]:
+    """Tell EGL which GPUs it may use: it would otherwise open every GPU that it finds on the PCI bus."""
+    if not selection.gpus or not any(capability in GRAPHICS for capability in request.capabilities):
+        return []
+    mask = 0
+    for gpu in selection.gpus:
+        mask |= 1 << gpu.minor
+    content = (
+        '{"profiles": [{"name": "_container_", "settings": ["EGLVisibleDGPUDevices", '
+        f'{mask:#x}]}}], "rules": [{{"pattern": [], "profile": "_container_"}}]}}\n'
+    )
+    return [
+        MaskDirectory(
+            target=PROFILE_DIRECTORY,
+            mode=0o555,
+            files=((PROFILE_FILE, content, 0o444),),
+            flags=MASK_FLAGS,
+            reason="EGL shall use the visible GPUs only",
+        )
+    ]
+
+
+def plan_binaries(inventory: Inventory, request: ContainerRequest) -> list[Operation]:
+    """Show the driver's programs in /usr/bin."""
+    rows = {row.name: row for row in catalog.binaries_for(request.capabilities)}
+    return [
+        BindFile(
+            source=below(inventory.roots.driver, found.path),
+            target=f"/usr/bin/{basename(found.path)}",
+            flags=FILE_FLAGS,
+            reason=rows[found.name].reason,
+        )
+        for found in inventory.driver.binaries
+        if found.name in rows
+    ]
+
+
+def wanted_libraries(inventory: Inventory, request: ContainerRequest) -> tuple[Library, ...]:
+    """Return the libraries that the capabilities name, 32-bit ones only with compat32."""
+    rows = catalog.libraries_for(request.capabilities)
+    sizes = catalog.word_sizes_for(request.capabilities)
+    return tuple(
+        library
+        for library in inventory.driver.libraries
+        if library.bits in sizes and any(library.soname.startswith(row.prefix) for row in rows)
+    )
+
+
+def library_directory(layout: ContainerLayout, library: Library) -> str:
+    """Return the folder of the container that takes a library ("" where the image has none for its word size)."""
+    return layout.library_directory if library.bits == 64 else layout.library32_directory
+
+
+def plan_libraries(inventory: Inventory, layout: ContainerLayout, libraries: tuple[Library, ...]) -> list[Operation]:
+    """Show the driver's libraries in the image's own library folder."""
+    operations: list[Operation] = []
+    for library in libraries:
+        directory = library_directory(layout, library)
+        row = catalog.library_row(library.soname)
+        if directory and row is not None:
+            operations.append(
+                BindFile(
+                    source=below(inventory.roots.driver, library.path),
+                    target=f"{directory}/{basename(library.path)}",
+                    flags=FILE_FLAGS,
+                    reason=row.reason,
+                )
+            )
+    return operations
+
+
+def plan_library_links(
+    inventory: Inventory, layout: ContainerLayout, libraries: tuple[Library, ...]
+) -> list[Operation]:
+    """Link SONAMEs to versioned files, and the few names that programs open although no SONAME says so."""
+    operations: list[Operation] = []
+    for library in libraries:
+        directory = library_directory(layout, library)
+        file = basename(library.path)
+        if not directory:
+            continue
+        if library.soname != file:
+            operations.append(
+                CreateSymlink(
+                    link=f"{directory}/{library.soname}",
+                    target=file,
+                    force=True,
+                    reason="the loader looks for the SONAME",
+                )
+            )
+        operations += [
+            CreateSymlink(
+                link=f"{directory}/{row.link}",
+                target=row.target.replace("{version}", inventory.driver.version),
+                reason=row.reason,
+            )
+            for row in catalog.symlinks_for((library.soname,))
+        ]
+    return operations
+
+
+def plan_configuration(inventory: Inventory, request: ContainerRequest) -> list[Operation]:
+    """Show the files that point dispatchers (GLVND, Vulkan, OpenCL) to the driver."""
+    rows = {row.name: row for row in catalog.configuration_files_for(request.capabilities)}
+    return [
+        BindFile(
+            source=below(inventory.roots.driver, found.path),
+            target=rows[found.name].target,
+            flags=FILE_FLAGS,
+            reason=rows[found.name].reason,
+        )
+        for found in inventory.driver.configuration
+        if found.name in rows
+    ]
+
+
+def plan_firmware(inventory: Inventory, request: ContainerRequest) -> list[Operation]:
+    """Show the firmware where the driver in the container would look for it."""
+    return [
+        BindFile(
+            source=below(inventory.roots.driver, found.path),
+            target=f"{row.directory}/{inventory.driver.version}/{basename(found.path)}",
+            flags=FILE_FLAGS,
+            reason=row.reason,
+        )
+        for row in catalog.firmware_for(request.capabilities)
+        for found in inventory.driver.firmware
+        if basename(found.path).startswith(row.prefix) and found.path.endswith(row.suffix)
+    ]
+
+
+def plan_sockets(inventory: Inventory, request: ContainerRequest) -> list[Operation]:
+    """Let programs in the container reach the driver's daemons."""
+    rows = {row.name: row for row in catalog.sockets_for(request.capabilities)}
+    return [
+        BindFile(
+            source=below(inventory.roots.driver, found.path),
+            target=found.path,
+            flags=SOCKET_FLAGS,
+            reason=rows[found.name].reason,
+        )
+        for found in inventory.driver.sockets
+        if found.name in rows
+    ]
+
+
+def plan_control_nodes(inventory: Inventory, request: ContainerRequest) -> list[Operation]:
+    """Give access to the device nodes that belong to no single GPU."""
+    operations: list[Operation] = []
+    nodes = {node.path: node for node in inventory.driver.control_nodes}
+    for row in catalog.control_nodes_for(request.capabilities):
+        if row.path in nodes:
+            operations += expose_node(inventory, nodes[row.path], row.reason)
+    return operations
+
+
+def plan_gpus(inventory: Inventory, selection: Selection) -> list[Operation]:
+    """Give access to each visible GPU and show its folder of the driver's procfs."""
+    operations: list[Operation] = []
+    for gpu in selection.gpus:
+        if gpu.node is None:
+            path = f"/dev/nvidia{gpu.minor}"
+            raise HostError(
+                f"device node {below(inventory.roots.dev, path)} of GPU {gpu.index} ({gpu.uuid}) is missing",
+                f"run {catalog.node_remedy(path)}",
+            )
+        operations += expose_node(inventory, gpu.node, f"GPU {gpu.index} ({gpu.uuid})")
+        if gpu.proc_directory:
+            operations.append(
+                BindFile(
+                    source=proc_source(inventory, gpu.proc_directory),
+                    target=gpu.proc_directory,
+                    flags=PROC_FLAGS,
+                    reason=f"GPU {gpu.index} ({gpu.uuid})",
+                )
+            )
+    return operations
+
+
+def plan_mig_devices(inventory: Inventory, request: ContainerRequest, selection: Selection) -> list[Operation]:
+    """Give access to the chosen slices; with MIG management the whole folder is there already."""
+    if manages_mig(request):
+        return []
+    return [
+        operation
+        for gpu, mig_device in selection.mig_devices
+        for operation in plan_mig_device(inventory, gpu, mig_device)
+    ]
+
+
+def plan_mig_device(inventory: Inventory, gpu: Gpu, mig_device: MigDevice) -> list[Operation]:
+    """Give access to one slice: the capability of its GPU instance, and that of its compute instance."""
+    reason = f"MIG device gi{mig_device.gpu_instance}/ci{mig_device.compute_instance} of GPU {gpu.index}"
+    operations: list[Operation] = []
+    for position, file in enumerate(mig_device.capability_files):
+        operations.append(BindFile(source=proc_source(inventory, file), target=file, flags=PROC_FLAGS, reason=reason))
+        if position < len(mig_device.nodes):
+            operations += expose_node(inventory, mig_device.nodes[position], reason)
+    return operations
+
+
+def manages_mig(request: ContainerRequest) -> bool:
+    """Say whether the container shall manage or watch MIG itself."""
+    return bool(request.mig_config or request.mig_monitor)
+
+
+def check_mig_management(request: ContainerRequest) -> None:
+    """Refuse MIG management together with chosen slices: it would show all of them."""
+    if manages_mig(request) and tokens_need_nvml(request.devices):
+        variable = "NVIDIA_MIG_CONFIG_DEVICES" if request.mig_config else "NVIDIA_MIG_MONITOR_DEVICES"
+        raise RequestError(
+            f"{variable} cannot be combined with the MIG devices {', '.join(request.devices)}",
+            "ask for whole GPUs, or leave the variable out",
+        )
+
+
+def plan_mig_management(inventory: Inventory, request: ContainerRequest, selection: Selection) -> list[Operation]:
+    """Give access to everything about MIG of the visible GPUs."""
+    gpus = [gpu for gpu in selection.gpus if gpu.mig_capable]
+    if not manages_mig(request) or not gpus:
+        return []
+    reason = "the container manages MIG"
+    capabilities = f"{DRIVER_PROC}/capabilities"
+    operations: list[Operation] = [
+        BindFile(source=proc_source(inventory, capabilities), target=capabilities, flags=PROC_FLAGS, reason=reason),
+        BindFile(
+            source=below(inventory.roots.dev, catalog.CAPABILITY_DIRECTORY),
+            target=catalog.CAPABILITY_DIRECTORY,
+            flags=("nosuid", "noexec"),
+            reason=reason,
+        ),
+    ]
+    major = catalog.major_of((catalog.CAPABILITY_CLASS,), inventory.majors, default=0)
+    visible = tuple(f"gpu{gpu.minor}/" for gpu in gpus)
+    wanted = (*(("config",) if request.mig_config else ()), *(("monitor",) if request.mig_monitor else ()))
+    operations += [
+        AllowDevice(major=major, minor=capability.minor, access="rw", reason=f"{reason}: {capability.name}")
+        for capability in inventory.mig_capabilities
+        if major and (capability.name in wanted or capability.name.startswith(visible))
+    ]
+    return operations
+
+
+def plan_imex_channels(inventory: Inventory, request: ContainerRequest) -> list[Operation]:
+    """Give access to the channels that share memory between nodes."""
+    nodes = {node.path: node for node in inventory.imex_nodes}
+    operations: list[Operation] = []
+    for channel in request.imex_channels:
+        path = f"{catalog.IMEX_DIRECTORY}/channel{channel}"
+        if path not in nodes:
+            known = ", ".join(basename(name) for name in nodes) or "none"
+            raise RequestError(
+                f"IMEX channel {channel} has no device node {below(inventory.roots.dev, path)}",
+                f"create it on the host first; channels there: {known}",
+            )
+        operations += expose_node(inventory, nodes[path], f"IMEX channel {channel}")
+    return operations
+
+
+def plan_loader_cache(
+    inventory: Inventory,
+    request: ContainerRequest,
+    policy: Policy,
+    layout: ContainerLayout,
+    libraries: tuple[Library, ...],
+) -> tuple[list[Operation], list[str]]:
+    """Make the loader find the libraries, and the image's newer CUDA libraries before them."""
+    placed = [(library, library_directory(layout, library)) for library in libraries]
+    known = tuple(
+        LoaderLibrary(soname=library.soname, path=f"{directory}/{library.soname}", bits=library.bits)
+        for library, directory in placed
+        if directory
+    )
+    if not known:
+        return [], []
+    notes = []
+    if policy.cuda_compat_mode == "mount" and layout.compat_directory:
+        notes.append("cuda-compat-mode 'mount' is carried out as 'ldconfig': nothing of an image is ever mounted")
+    compat = choose_compat("", "", "", "")
+    if any(library.soname.startswith("libcuda.so") for library in libraries):
+        compat = choose_compat(
+            layout.compat_directory, layout.compat_version, inventory.driver.version, policy.cuda_compat_mode
+        )
+    if compat.reason:
+        notes.append(f"CUDA compatibility: {compat.reason}")
+    operation = UpdateLoaderCache(
+        directories=tuple(dict.fromkeys(directory for _, directory in placed if directory)),
+        libraries=known,
+        compat_directory=compat.directory,
+        musl_path_file=layout.musl_path_file,
+        reason="the dynamic loader shall find the libraries" + (f"; {compat.reason}" if compat.directory else ""),
+    )
+    return [operation], notes
