@@ -15,7 +15,8 @@ from nvinject.formats.oci import parse_spec, parse_state, rootfs_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
+    from typing import Self
 
     from nvinject.core.policy import Policy
     from nvinject.core.request import ContainerRequest
@@ -203,7 +204,7 @@ class Log:
             except OSError as error:
                 sys.stderr.write(f"nvinject: warning: cannot write the log {path}: {error.strerror}\n")
 
-    def __enter__(self) -> "Log":
+    def __enter__(self) -> "Self":
         """Start with the process, so that lines of several containers can be told apart."""
         self.write("prestart")
         return self

@@ -67,7 +67,7 @@ def main(arguments: "Sequence[str]", name: str = "nvinject") -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    except Exception as error:  # noqa: BLE001 - the last line of defence: no traceback reaches a container's log
+    except Exception as error:  # the last line of defence: no traceback reaches a container's log
         if os.environ.get("NVINJECT_DEBUG"):
             raise
         complain(

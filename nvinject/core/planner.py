@@ -22,8 +22,7 @@ from nvinject.core.plan import (
 )
 from nvinject.core.policy import Policy
 from nvinject.core.request import ContainerRequest
-from nvinject.core.requirements import HostFacts, check, parse
-from nvinject.core.requirements import attributes as attributes_of
+from nvinject.core.requirements import check, collect_facts, needed_attributes
 from nvinject.core.selection import Selection, select
 from nvinject.core.selection import needs_nvml as tokens_need_nvml
 from nvinject.errors import HostError, RequestError
@@ -48,10 +47,7 @@ def needs_nvml(request: ContainerRequest) -> bool:
 
     Loading NVML costs tens of milliseconds to seconds on a real node, so whole GPUs must do without.
     """
-    asked = {
-        name for variable, expression in request.requirements for name in attributes_of(parse(expression, variable))
-    }
-    return tokens_need_nvml(request.devices) or bool(asked & NVML_ATTRIBUTES)
+    return tokens_need_nvml(request.devices) or bool(needed_attributes(request.requirements) & NVML_ATTRIBUTES)
 
 
 def plan(inventory: Inventory, request: ContainerRequest, policy: Policy, layout: ContainerLayout) -> Plan:
@@ -61,7 +57,7 @@ def plan(inventory: Inventory, request: ContainerRequest, policy: Policy, layout
     """
     selection = select(request.devices, inventory.gpus)
     check_mig_management(request)
-    check(request.requirements, host_facts(inventory, selection))
+    check(request.requirements, collect_facts(inventory.driver, selection.gpus))
     libraries = wanted_libraries(inventory, request)
     operations: list[Operation] = [
         *plan_driver_proc(inventory),
@@ -78,25 +74,8 @@ def plan(inventory: Inventory, request: ContainerRequest, policy: Policy, layout
         *plan_mig_management(inventory, request, selection),
         *plan_imex_channels(inventory, request),
     ]
-    cache, notes = plan_loader_cache(inventory, request, policy, layout, libraries)
+    cache, notes = plan_loader_cache(inventory, policy, layout, libraries)
     return Plan(operations=(*dict.fromkeys([*operations, *cache]),), notes=(*inventory.notes, *notes))
-
-
-def host_facts(inventory: Inventory, selection: Selection) -> tuple[HostFacts, ...]:
-    """Return what requirements are compared with: once for each visible GPU, or once without one."""
-    driver = inventory.driver
-    if not selection.gpus:
-        return (HostFacts(driver=driver.version, cuda=driver.cuda_version, arch=None, brand=None),)
-    return tuple(
-        HostFacts(
-            driver=driver.version,
-            cuda=driver.cuda_version,
-            arch=gpu.architecture,
-            brand=gpu.brand,
-            label=f"GPU {gpu.index} ({gpu.uuid})",
-        )
-        for gpu in selection.gpus
-    )
 
 
 def below(root: str, path: str) -> str:
@@ -404,7 +383,6 @@ def plan_imex_channels(inventory: Inventory, request: ContainerRequest) -> list[
 
 def plan_loader_cache(
     inventory: Inventory,
-    request: ContainerRequest,
     policy: Policy,
     layout: ContainerLayout,
     libraries: tuple[Library, ...],
