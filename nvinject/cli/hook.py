@@ -127,15 +127,20 @@ def inject(state_data: bytes, environ: "Mapping[str, str]", *, config: str = "",
         return
 
     from nvinject.config import load_policy
-    from nvinject.core.request import read_request
+    from nvinject.core.request import gate_warning, read_request
 
     policy, warnings = load_policy(path, required)
     request = read_request(asked, policy)
     with Log(policy.debug, echo=debug) as log:
-        for warning in (*warnings, *(request.warnings if request else ())):
+        for warning in warnings:
             log.warn(warning)
         if request is None:
+            ignored = gate_warning(asked, policy)
+            if ignored:
+                log.warn(ignored)
             return
+        for warning in request.warnings:
+            log.warn(warning)
         check_mode(policy)
         try:
             inject_request(state, spec, request, policy, environ, log)

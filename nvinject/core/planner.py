@@ -55,8 +55,7 @@ def plan(inventory: Inventory, request: ContainerRequest, policy: Policy, layout
 
     Raises RequestError (device, MIG management or IMEX channel), RequirementError and HostError (a node is missing).
     """
-    selection = select(request.devices, inventory.gpus)
-    check_mig_management(request)
+    selection = select(request.devices, inventory.gpus, mig_config=request.mig_config, mig_monitor=request.mig_monitor)
     check(request.requirements, collect_facts(inventory.driver, selection.gpus))
     libraries = wanted_libraries(inventory, request)
     operations: list[Operation] = [
@@ -75,7 +74,15 @@ def plan(inventory: Inventory, request: ContainerRequest, policy: Policy, layout
         *plan_imex_channels(inventory, request),
     ]
     cache, notes = plan_loader_cache(inventory, policy, layout, libraries)
-    return Plan(operations=(*dict.fromkeys([*operations, *cache]),), notes=(*inventory.notes, *notes))
+    return Plan(operations=without_repeats([*operations, *cache]), notes=(*inventory.notes, *notes))
+
+
+def without_repeats(operations: list[Operation]) -> tuple[Operation, ...]:
+    """Return the operations in order, each effect once: two slices of one GPU instance need the same capability."""
+    kept: dict[str, Operation] = {}
+    for operation in operations:
+        kept.setdefault(operation.describe(), operation)
+    return tuple(kept.values())
 
 
 def below(root: str, path: str) -> str:
@@ -326,16 +333,6 @@ def plan_mig_device(inventory: Inventory, gpu: Gpu, mig_device: MigDevice) -> li
 def manages_mig(request: ContainerRequest) -> bool:
     """Say whether the container shall manage or watch MIG itself."""
     return bool(request.mig_config or request.mig_monitor)
-
-
-def check_mig_management(request: ContainerRequest) -> None:
-    """Refuse MIG management together with chosen slices: it would show all of them."""
-    if manages_mig(request) and tokens_need_nvml(request.devices):
-        variable = "NVIDIA_MIG_CONFIG_DEVICES" if request.mig_config else "NVIDIA_MIG_MONITOR_DEVICES"
-        raise RequestError(
-            f"{variable} cannot be combined with the MIG devices {', '.join(request.devices)}",
-            "ask for whole GPUs, or leave the variable out",
-        )
 
 
 def plan_mig_management(inventory: Inventory, request: ContainerRequest, selection: Selection) -> list[Operation]:

@@ -1,0 +1,332 @@
+"""The planner: what a request on a host becomes, row by row."""
+
+import pytest
+
+from nvinject.core.model import (
+    CapabilityNode,
+    ContainerLayout,
+    DeviceNode,
+    Driver,
+    Gpu,
+    HostFile,
+    Inventory,
+    Library,
+    MigDevice,
+)
+from nvinject.core.plan import (
+    AllowDevice,
+    BindDevice,
+    BindFile,
+    CreateSymlink,
+    MaskDirectory,
+    Operation,
+    UpdateLoaderCache,
+)
+from nvinject.core.planner import needs_nvml, plan
+from nvinject.core.policy import Policy, Roots
+from nvinject.core.request import ContainerRequest
+from nvinject.errors import HostError, NvinjectError, RequestError, RequirementError
+
+VERSION = "570.133.20"
+LIBRARY_DIRECTORY = "/usr/lib/x86_64-linux-gnu"
+
+
+def library(name: str, soname: str, bits: int = 64) -> Library:
+    folder = LIBRARY_DIRECTORY if bits == 64 else "/usr/lib/i386-linux-gnu"
+    return Library(soname=soname, path=f"{folder}/{name}.{VERSION}", bits=bits)
+
+
+def gpu(index: int, **changes: object) -> Gpu:
+    bus_id = f"0000:1{index}:00.0"
+    return Gpu(
+        index=index,
+        minor=index,
+        uuid=f"GPU-{index}",
+        bus_id=bus_id,
+        proc_directory=f"/proc/driver/nvidia/gpus/{bus_id}",
+        node=DeviceNode(path=f"/dev/nvidia{index}", major=195, minor=index),
+        brand="Nvidia",
+        architecture="9.0",
+    ).replace(**changes)
+
+
+SLICE = MigDevice(
+    gpu_instance=1,
+    compute_instance=0,
+    index=0,
+    uuid="MIG-1",
+    capability_files=(
+        "/proc/driver/nvidia/capabilities/gpu0/mig/gi1/access",
+        "/proc/driver/nvidia/capabilities/gpu0/mig/gi1/ci0/access",
+    ),
+    nodes=(
+        DeviceNode(path="/dev/nvidia-caps/nvidia-cap12", major=237, minor=12, mode=0o444),
+        DeviceNode(path="/dev/nvidia-caps/nvidia-cap13", major=237, minor=13, mode=0o444),
+    ),
+)
+
+DRIVER = Driver(
+    version=VERSION,
+    cuda_version="12.8",
+    libraries=(
+        library("libcuda.so", "libcuda.so.1"),
+        library("libnvidia-ml.so", "libnvidia-ml.so.1"),
+        library("libnvidia-glcore.so", f"libnvidia-glcore.so.{VERSION}"),
+        library("libGLX_nvidia.so", "libGLX_nvidia.so.0"),
+        library("libnvidia-encode.so", "libnvidia-encode.so.1"),
+        library("libcuda.so", "libcuda.so.1", bits=32),
+    ),
+    binaries=(
+        HostFile(name="nvidia-smi", path="/usr/bin/nvidia-smi"),
+        HostFile(name="nvidia-cuda-mps-server", path="/opt/mps/nvidia-cuda-mps-server"),
+    ),
+    firmware=(HostFile(name="gsp_ga10x.bin", path=f"/usr/lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin"),),
+    sockets=(HostFile(name="nvidia-persistenced", path="/run/nvidia-persistenced/socket"),),
+    configuration=(HostFile(name="vulkan/icd.d/nvidia_icd.json", path="/usr/share/vulkan/icd.d/nvidia_icd.json"),),
+    control_nodes=(
+        DeviceNode(path="/dev/nvidiactl", major=195, minor=255),
+        DeviceNode(path="/dev/nvidia-uvm", major=235, minor=0),
+        DeviceNode(path="/dev/nvidia-modeset", major=195, minor=254),
+    ),
+    proc_files=(("params", "ModifyDeviceFiles: 0\n"), ("version", "NVRM version: …\n")),
+)
+
+INVENTORY = Inventory(
+    driver=DRIVER,
+    roots=Roots(dev="/"),
+    gpus=(gpu(0, mig_devices=(SLICE,), mig_capable=True), gpu(1, mig_capable=True)),
+    majors=(("nvidia-caps", 237),),
+    mig_capabilities=(
+        CapabilityNode(name="config", minor=1),
+        CapabilityNode(name="monitor", minor=2),
+        CapabilityNode(name="gpu0/gi1/access", minor=12),
+        CapabilityNode(name="gpu1/gi0/access", minor=138),
+    ),
+    imex_nodes=(DeviceNode(path="/dev/nvidia-caps-imex-channels/channel0", major=238, minor=0),),
+    notes=("a note",),
+)
+LAYOUT = ContainerLayout(library_directory=LIBRARY_DIRECTORY, library32_directory="/usr/lib/i386-linux-gnu")
+
+
+def request(devices: str = "all", capabilities: str = "compute utility", **changes: object) -> ContainerRequest:
+    return ContainerRequest(
+        devices=tuple(devices.split(",")), capabilities=tuple(sorted(capabilities.split()))
+    ).replace(**changes)
+
+
+def operations(
+    asked: ContainerRequest,
+    inventory: Inventory = INVENTORY,
+    layout: ContainerLayout = LAYOUT,
+    policy: Policy | None = None,
+) -> tuple[Operation, ...]:
+    return plan(inventory, asked, policy or Policy(), layout).operations
+
+
+def targets(found: tuple[Operation, ...]) -> set[str]:
+    """Return the names of what a container gets: files and nodes by their last component, links with an arrow."""
+    names = set()
+    for operation in found:
+        if isinstance(operation, BindFile | BindDevice | MaskDirectory):
+            names.add(operation.target.rsplit("/", 1)[-1])
+        elif isinstance(operation, CreateSymlink):
+            names.add(f"{operation.link.rsplit('/', 1)[-1]} -> {operation.target}")
+    return names
+
+
+def rules(found: tuple[Operation, ...]) -> list[str]:
+    return [f"{one.major}:{one.minor} {one.access}" for one in found if isinstance(one, AllowDevice)]
+
+
+BASE = {"nvidia", "gsp_ga10x.bin", "nvidiactl"}
+GPUS = {"nvidia0", "nvidia1", "0000:10:00.0", "0000:11:00.0"}
+UTILITY = {"nvidia-smi", f"libnvidia-ml.so.{VERSION}", f"libnvidia-ml.so.1 -> libnvidia-ml.so.{VERSION}", "socket"}
+COMPUTE_LIBRARIES = {
+    f"libcuda.so.{VERSION}",
+    f"libcuda.so.1 -> libcuda.so.{VERSION}",
+    "libcuda.so -> libcuda.so.1",
+    "nvidia-uvm",
+}
+COMPUTE = COMPUTE_LIBRARIES | {"nvidia-cuda-mps-server"}
+VIDEO = COMPUTE_LIBRARIES | {
+    f"libnvidia-encode.so.{VERSION}",
+    f"libnvidia-encode.so.1 -> libnvidia-encode.so.{VERSION}",
+}
+GRAPHICS = {
+    f"libnvidia-glcore.so.{VERSION}",
+    f"libGLX_nvidia.so.{VERSION}",
+    f"libGLX_nvidia.so.0 -> libGLX_nvidia.so.{VERSION}",
+    f"libGLX_indirect.so.0 -> libGLX_nvidia.so.{VERSION}",
+    "nvidia-application-profiles-rc.d",
+    "nvidia_icd.json",
+}
+
+CAPABILITIES = [
+    ("utility", UTILITY),
+    ("compute", COMPUTE),
+    ("compute utility", COMPUTE | UTILITY),
+    ("video", VIDEO),
+    ("graphics", GRAPHICS),
+    ("display", GRAPHICS | {"nvidia-modeset"}),
+    ("ngx", set()),
+    ("compat32", set()),
+]
+
+
+@pytest.mark.parametrize(("capabilities", "expected"), CAPABILITIES)
+def test_capabilities_choose_files_and_control_nodes(capabilities: str, expected: set[str]) -> None:
+    """The catalogue decides which files, links and control nodes a capability brings."""
+    slices = {"access", "nvidia-cap12", "nvidia-cap13"}
+    assert targets(operations(request(capabilities=capabilities))) == BASE | GPUS | slices | expected
+
+
+def test_compat32_adds_the_other_word_size_in_its_own_folder() -> None:
+    """The same library appears twice, each in the folder for its word size."""
+    found = operations(request(capabilities="compat32 compute"))
+    folders = {one.target for one in found if isinstance(one, BindFile) and "libcuda" in one.target}
+    assert folders == {f"{LIBRARY_DIRECTORY}/libcuda.so.{VERSION}", f"/usr/lib/i386-linux-gnu/libcuda.so.{VERSION}"}
+    cache = next(one for one in found if isinstance(one, UpdateLoaderCache))
+    assert {known.bits for known in cache.libraries} == {32, 64}
+
+
+def test_an_image_without_a_folder_for_32_bits_gets_none() -> None:
+    """An empty folder in the layout leaves the 32-bit libraries out."""
+    found = operations(request(capabilities="compat32 compute"), layout=LAYOUT.replace(library32_directory=""))
+    assert not any(isinstance(one, BindFile) and "i386" in one.source for one in found)
+
+
+DEVICES = [
+    ("none", set(), []),
+    ("1", {"nvidia1", "0000:11:00.0"}, ["195:1 rw"]),
+    ("0", {"nvidia0", "0000:10:00.0"}, ["195:0 rw"]),
+    (
+        "0:0",
+        {"nvidia0", "0000:10:00.0", "access", "nvidia-cap12", "nvidia-cap13"},
+        ["195:0 rw", "237:12 rw", "237:13 rw"],
+    ),
+    (
+        "all",
+        GPUS | {"access", "nvidia-cap12", "nvidia-cap13"},
+        ["195:0 rw", "195:1 rw", "237:12 rw", "237:13 rw"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("devices", "expected", "expected_rules"), DEVICES)
+def test_devices_choose_nodes_folders_and_rules(devices: str, expected: set[str], expected_rules: list[str]) -> None:
+    """Exactly the selected GPUs and slices are given, and only they may be opened."""
+    found = operations(request(devices, "ngx"))
+    assert targets(found) == BASE | expected
+    assert rules(found) == ["195:255 rw", *expected_rules]
+
+
+MANAGEMENT = [
+    ({"mig_config": "all"}, ["237:1 rw", "237:12 rw", "237:138 rw"]),
+    ({"mig_monitor": "all"}, ["237:2 rw", "237:12 rw", "237:138 rw"]),
+    ({"mig_config": "all", "mig_monitor": "all"}, ["237:1 rw", "237:2 rw", "237:12 rw", "237:138 rw"]),
+]
+
+
+@pytest.mark.parametrize(("changes", "expected"), MANAGEMENT)
+def test_mig_management_shows_the_whole_folder(changes: dict[str, str], expected: list[str]) -> None:
+    """Management needs every capability of the visible GPUs, so folders are bound and no single slice."""
+    found = operations(request(capabilities="ngx", **changes))
+    assert {"capabilities", "nvidia-caps"} <= targets(found)
+    assert "nvidia-cap12" not in targets(found)
+    assert rules(found)[3:] == expected
+
+
+def test_sources_lie_below_their_roots() -> None:
+    """Each kind of source has its own root; targets have none."""
+    roots = Roots(driver="/run/nvidia/driver", dev="/host", proc="/host/proc", sys="/host/sys")
+    found = operations(request("0"), inventory=INVENTORY.replace(roots=roots))
+    sources = {one.target: one.source for one in found if isinstance(one, BindFile | BindDevice)}
+    assert sources["/usr/bin/nvidia-smi"] == "/run/nvidia/driver/usr/bin/nvidia-smi"
+    assert sources["/dev/nvidia0"] == "/host/dev/nvidia0"
+    assert sources["/proc/driver/nvidia/gpus/0000:10:00.0"] == "/host/proc/driver/nvidia/gpus/0000:10:00.0"
+
+
+COMPAT = [
+    ("575.51.03", "ldconfig", "/usr/local/cuda-12.9/compat"),
+    ("575.51.03", "mount", "/usr/local/cuda-12.9/compat"),
+    ("575.51.03", "disabled", ""),
+    ("575.51.03", "hook", ""),
+    ("570.195.03", "ldconfig", ""),
+    ("550.54.15", "ldconfig", ""),
+    ("newest", "ldconfig", ""),
+]
+
+
+@pytest.mark.parametrize(("version", "mode", "expected"), COMPAT)
+def test_only_newer_cuda_libraries_of_the_image_come_first(version: str, mode: str, expected: str) -> None:
+    """Forward compatibility changes the loader's order and never mounts anything of the image."""
+    layout = LAYOUT.replace(compat_directory="/usr/local/cuda-12.9/compat", compat_version=version)
+    made = plan(INVENTORY, request(), Policy(cuda_compat_mode=mode), layout)
+    cache = next(one for one in made.operations if isinstance(one, UpdateLoaderCache))
+    assert cache.compat_directory == expected
+    assert any("CUDA compatibility" in note for note in made.notes)
+    assert not any(isinstance(one, BindFile) and "compat" in one.source for one in made.operations)
+
+
+REFUSALS: list[tuple[ContainerRequest, Inventory, type[NvinjectError], list[str]]] = [
+    (request("7"), INVENTORY, RequestError, ["7", "unknown device"]),
+    (
+        request("0"),
+        INVENTORY.replace(gpus=(gpu(0, node=None),)),
+        HostError,
+        ["/dev/nvidia0", "GPU 0", "nvidia-modprobe -c 0"],
+    ),
+    (
+        request("0", requirements=(("NVIDIA_REQUIRE_CUDA", "cuda>=99"),)),
+        INVENTORY,
+        RequirementError,
+        ["NVIDIA_REQUIRE_CUDA", "cuda>=99", "12.8"],
+    ),
+    (request("0", imex_channels=("7",)), INVENTORY, RequestError, ["channel7", "channel0"]),
+    (request("0:0", mig_config="all"), INVENTORY, RequestError, ["NVIDIA_MIG_CONFIG_DEVICES"]),
+]
+
+
+@pytest.mark.parametrize(("asked", "inventory", "kind", "names"), REFUSALS)
+def test_what_cannot_be_served_is_refused_by_name(
+    asked: ContainerRequest, inventory: Inventory, kind: type[NvinjectError], names: list[str]
+) -> None:
+    """A refusal names the device, node or variable, and the remedy."""
+    with pytest.raises(kind) as caught:
+        plan(inventory, asked, Policy(), LAYOUT)
+    for name in names:
+        assert name in str(caught.value)
+
+
+NVML = [
+    (request("all"), False),
+    (request("0,GPU-1"), False),
+    (request("0:0"), True),
+    (request("MIG-1"), True),
+    (request("0", requirements=(("NVIDIA_REQUIRE_DRIVER", "driver>=470"),)), False),
+    (request("0", requirements=(("NVIDIA_REQUIRE_CUDA", "cuda>=12"),)), True),
+    (request("0", requirements=(("NVIDIA_REQUIRE_CUDA", "driver>=470 brand=tesla"),)), True),
+]
+
+
+@pytest.mark.parametrize(("asked", "expected"), NVML)
+def test_nvml_is_asked_only_for_what_only_nvml_knows(asked: ContainerRequest, *, expected: bool) -> None:
+    """Whole GPUs and driver versions are read from procfs."""
+    assert needs_nvml(asked) is expected
+
+
+def test_no_operation_appears_twice() -> None:
+    """Two slices of one GPU instance share its capability; the plan names it once."""
+    second = SLICE.replace(compute_instance=1, index=1, uuid="MIG-2")
+    found = operations(request("all"), inventory=INVENTORY.replace(gpus=(gpu(0, mig_devices=(SLICE, second)),)))
+    places = [one.target for one in found if isinstance(one, BindFile | BindDevice)]
+    assert len(places) == len(set(places))
+
+
+def test_covers_come_before_what_is_bound_below_them() -> None:
+    """The order is part of the plan: a bind below a cover that comes later would be hidden."""
+    found = operations(request("all"))
+    places = [one.target for one in found if isinstance(one, BindFile | MaskDirectory)]
+    cover = places.index("/proc/driver/nvidia")
+    assert all(cover < position for position, place in enumerate(places) if place.startswith("/proc/driver/nvidia/"))
+    assert isinstance(found[-1], UpdateLoaderCache)
