@@ -1,0 +1,236 @@
+"""The request: what a container asks for, read once from its environment and mounts.
+
+Belongs here: which variables and mounts count, their precedence, and the operator's gates. Does not belong here: what
+the host has (selection.py), whether it suffices (requirements.py), parsing config.json (formats). Differences from the
+original: a repeated device counts once, `none` and `void` as the name of a mount are refused instead of looked up as a
+device, blank capabilities are the default ones, and IMEX channels lose leading zeros.
+"""
+
+from nvinject.core.policy import DEFAULT_DRIVER_CAPABILITIES, DRIVER_CAPABILITIES, Policy
+from nvinject.core.sources import (
+    MOUNT_PREFIX,
+    Asked,
+    asked_by_environment,
+    interpret,
+    is_cdi_name,
+    is_legacy_image,
+    mounted_devices,
+    split,
+)
+from nvinject.core.version import is_decimal, parse_cuda_version
+from nvinject.errors import InputError, RequestError, quoted
+from nvinject.record import Record
+
+IMEX_VARIABLE = "NVIDIA_IMEX_CHANNELS"
+CAPABILITIES_VARIABLE = "NVIDIA_DRIVER_CAPABILITIES"
+
+# The kernel driver has 2**20 minor numbers for channels.
+_IMEX_CHANNELS = 1 << 20
+_TRUE = ("1", "t", "T", "TRUE", "true", "True")
+
+
+class ContainerSpec(Record):
+    """The parts of a container's config.json that can ask for a GPU.
+
+    `environment` has raw `NAME=value` entries, `mounts` pairs of source and destination; `privileged` means that
+    CAP_SYS_ADMIN is in the bounding set.
+    """
+
+    environment: tuple[str, ...] = ()
+    mounts: tuple[tuple[str, str], ...] = ()
+    privileged: bool = False
+
+
+class ContainerRequest(Record):
+    """What a container asks for.
+
+    `devices` are tokens for selection.select, `("all",)` or `("none",)`; `requirements` are (variable, expression)
+    pairs sorted by variable, empty where the check is disabled; `source` says which input won.
+    """
+
+    devices: tuple[str, ...]
+    capabilities: tuple[str, ...]
+    requirements: tuple[tuple[str, str], ...] = ()
+    mig_config: str = ""
+    mig_monitor: str = ""
+    imex_channels: tuple[str, ...] = ()
+    source: str = ""
+    warnings: tuple[str, ...] = ()
+    legacy_image: bool = False
+
+
+def might_ask(spec: ContainerSpec, swarm: tuple[str, ...] = ()) -> bool:
+    """Tell, without any configuration but the swarm-resource names, whether the container could ask for a GPU.
+
+    Never raises. False means that read_request returns None under every policy with these swarm-resource names.
+    """
+    environment = _lenient_environment(spec.environment)
+    return bool(mounted_devices(spec.mounts)[0]) or asked_by_environment(environment, swarm) is not None
+
+
+def read_request(spec: ContainerSpec, policy: Policy) -> ContainerRequest | None:
+    """Return what the container asks for, or None if it asks for no GPU.
+
+    For a container that asks, raises InputError for an environment that cannot be read and RequestError for a request
+    that cannot be granted whatever the host has.
+    """
+    asked = _find_devices(spec, policy)
+    if asked is None:
+        return None
+    environment = parse_environment(spec.environment)
+    _refuse_cdi_names(asked)
+    legacy = is_legacy_image(environment)
+    channels, warnings = _read_imex_channels(spec, environment, policy)
+    return ContainerRequest(
+        devices=asked.devices,
+        capabilities=_read_capabilities(environment, policy.supported_driver_capabilities, legacy=legacy),
+        requirements=_read_requirements(environment, policy, legacy=legacy),
+        mig_config=_read_mig_management(environment, "NVIDIA_MIG_CONFIG_DEVICES", privileged=spec.privileged),
+        mig_monitor=_read_mig_management(environment, "NVIDIA_MIG_MONITOR_DEVICES", privileged=spec.privileged),
+        imex_channels=channels,
+        source=asked.source,
+        warnings=warnings,
+        legacy_image=legacy,
+    )
+
+
+def gate_warning(spec: ContainerSpec, policy: Policy) -> str:
+    """Return why a container that asks for GPUs gets none although nothing failed, or "".
+
+    That is the case where only privileged containers may ask by environment. For use after read_request said None.
+    """
+    if _environment_counts(spec, policy):
+        return ""
+    asked = asked_by_environment(_lenient_environment(spec.environment), policy.swarm_resource)
+    return "" if asked is None else _gate_text(asked.source)
+
+
+def parse_environment(entries: tuple[str, ...]) -> dict[str, str]:
+    """Return the variables; the last of several entries with the same name counts.
+
+    Raises InputError naming an entry without `=`.
+    """
+    for entry in entries:
+        if "=" not in entry:
+            raise InputError(
+                f"the container's environment has the entry {quoted(entry)} without '='",
+                "write NAME=value into process.env of its config.json",
+            )
+    return _lenient_environment(entries)
+
+
+def _lenient_environment(entries: tuple[str, ...]) -> dict[str, str]:
+    return {name: value for name, separator, value in (entry.partition("=") for entry in entries) if separator}
+
+
+def _environment_counts(spec: ContainerSpec, policy: Policy) -> bool:
+    return spec.privileged or policy.accept_envvar_unprivileged
+
+
+def _gate_text(source: str) -> str:
+    return (
+        f"{source} is ignored: the container is not privileged and "
+        "accept-nvidia-visible-devices-envvar-when-unprivileged is false"
+    )
+
+
+def _find_devices(spec: ContainerSpec, policy: Policy) -> Asked | None:
+    """Return the first source that asks for something: mounts, then the environment."""
+    if policy.accept_volume_mounts:
+        devices, _ = mounted_devices(spec.mounts)
+        for special in ("none", "void"):
+            if special in devices:
+                raise RequestError(
+                    f"a mount below {MOUNT_PREFIX} asks for the device {quoted(special)}",
+                    "name a device or 'all' there",
+                )
+        if devices:
+            return Asked(devices=devices, source=f"mounts below {MOUNT_PREFIX}")
+    if not _environment_counts(spec, policy):
+        return None
+    return asked_by_environment(_lenient_environment(spec.environment), policy.swarm_resource)
+
+
+def _refuse_cdi_names(asked: Asked) -> None:
+    names = [quoted(token) for token in asked.devices if is_cdi_name(token)]
+    if names:
+        raise RequestError(
+            f"{asked.source}: the hook cannot inject CDI devices ({', '.join(names)})",
+            "use the runtime (nvinject runtime) or the engine's own CDI support (--device vendor/class=name)",
+        )
+
+
+def _read_capabilities(environment: dict[str, str], supported: tuple[str, ...], *, legacy: bool) -> tuple[str, ...]:
+    """Return the driver capabilities, sorted; raises RequestError naming each that is not supported."""
+    value = environment.get(CAPABILITIES_VARIABLE)
+    if value is None and legacy:
+        return tuple(sorted(supported))
+    tokens = split(value or "") or [name for name in DEFAULT_DRIVER_CAPABILITIES if name in supported]
+    if "all" in tokens:
+        return tuple(sorted(supported))
+    refused = [token for token in dict.fromkeys(tokens) if token not in supported]
+    if refused:
+        disallowed = all(token in DRIVER_CAPABILITIES for token in refused)
+        raise RequestError(
+            f"{CAPABILITIES_VARIABLE} asks for {', '.join(quoted(token) for token in refused)}, "
+            f"allowed are all, {', '.join(sorted(supported))}",
+            "supported-driver-capabilities in config.toml sets the limit" if disallowed else "",
+        )
+    return tuple(sorted(set(tokens)))
+
+
+def _read_requirements(environment: dict[str, str], policy: Policy, *, legacy: bool) -> tuple[tuple[str, str], ...]:
+    """Return what the image demands of the host; JetPack's variables mean something else and do not count."""
+    if policy.disable_require or environment.get("NVIDIA_DISABLE_REQUIRE", "") in _TRUE:
+        return ()
+    found = [
+        (name, value)
+        for name, value in environment.items()
+        if value and name.startswith("NVIDIA_REQUIRE_") and not name.startswith("NVIDIA_REQUIRE_JETPACK")
+    ]
+    if legacy:
+        major, minor = parse_cuda_version(environment["CUDA_VERSION"])
+        found.append(("CUDA_VERSION", f"cuda>={major}.{minor}"))
+    return tuple(sorted(found))
+
+
+def _read_mig_management(environment: dict[str, str], variable: str, *, privileged: bool) -> str:
+    value = environment.get(variable, "")
+    if not value:
+        return ""
+    if not privileged:
+        raise RequestError(
+            f"{variable} is set in a container that is not privileged", "give it CAP_SYS_ADMIN or remove the variable"
+        )
+    if value.strip().lower() != "all":
+        raise RequestError(f"{variable}={quoted(value)} is not supported", "only the value all is")
+    return "all"
+
+
+def _read_imex_channels(
+    spec: ContainerSpec, environment: dict[str, str], policy: Policy
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the channel numbers and warnings: mounts come before the environment, as for devices."""
+    if policy.features.ignore_imex_channel_requests:
+        return (), ()
+    mounted = mounted_devices(spec.mounts)[1] if policy.accept_volume_mounts else ()
+    if mounted:
+        return (() if mounted == ("all",) else _read_channel_numbers(mounted)), ()
+    asked = interpret(split(environment.get(IMEX_VARIABLE, "")))
+    if not asked or asked == ("none",):
+        return (), ()
+    if not _environment_counts(spec, policy):
+        return (), (_gate_text(IMEX_VARIABLE),)
+    if asked == ("all",):
+        return (), (f"{IMEX_VARIABLE}=all is ignored: channels are asked for by number",)
+    return _read_channel_numbers(asked), ()
+
+
+def _read_channel_numbers(tokens: tuple[str, ...]) -> tuple[str, ...]:
+    for token in tokens:
+        if not is_decimal(token) or int(token) >= _IMEX_CHANNELS:
+            raise RequestError(
+                f"{IMEX_VARIABLE}: unsupported IMEX channel {quoted(token)}",
+                f"channels are numbered from 0 to {_IMEX_CHANNELS - 1}",
+            )
+    return tuple(dict.fromkeys(str(int(token)) for token in tokens))
