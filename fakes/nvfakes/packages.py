@@ -29,6 +29,10 @@ class PackagesError(FakeError):
     """The packages cannot be had; the message is one line that says why and what would help."""
 
 
+class NoSourceError(PackagesError):
+    """This machine has no apt or no apt source of a Debian archive: nothing could be fetched here at any time."""
+
+
 @dataclass(frozen=True)
 class DriverFiles:
     """An unpacked driver: the directory that stands for /, and the version that its files carry."""
@@ -191,7 +195,7 @@ def unpack_branch(branch: Branch, folder: Path) -> str:
     """Fetch and unpack every package that the release has; returns the driver's version."""
     for program in ("apt-get", "apt-cache", "apt-config", "dpkg"):
         if shutil.which(program) is None:
-            raise PackagesError(f"{program} is missing: driver packages can be fetched on Debian only")
+            raise NoSourceError(f"{program} is missing: driver packages can be fetched on Debian only")
     apt = Apt.prepare(folder / "apt", branch.suite, find_sources(Path("/etc/apt")))
     available = apt.find_packages(branch.packages)
     if branch.packages[0] not in available:
@@ -240,7 +244,7 @@ class Apt:
             else:
                 return apt
         if not failures:
-            raise PackagesError(
+            raise NoSourceError(
                 "no apt source of a Debian archive in /etc/apt/sources.list or /etc/apt/sources.list.d; "
                 "driver packages come from the mirror that is named there"
             )

@@ -1,0 +1,1 @@
+"""Container engines that call the hook by themselves."""
