@@ -59,11 +59,14 @@ class ContainerRequest(Record):
     legacy_image: bool = False
 
 
-def might_ask(spec: ContainerSpec, swarm: tuple[str, ...] = ()) -> bool:
+def might_ask(spec: ContainerSpec, swarm: tuple[str, ...] | None = ()) -> bool:
     """Tell, without any configuration but the swarm-resource names, whether the container could ask for a GPU.
 
-    Never raises. False means that read_request returns None under every policy with these swarm-resource names.
+    Never raises. False means that read_request returns None under every policy with these swarm-resource names. Names
+    that are not known (None) could be any variable, so every container might ask.
     """
+    if swarm is None:
+        return True
     environment = _lenient_environment(spec.environment)
     return bool(mounted_devices(spec.mounts)[0]) or asked_by_environment(environment, swarm) is not None
 
@@ -84,7 +87,7 @@ def read_request(spec: ContainerSpec, policy: Policy) -> ContainerRequest | None
     return ContainerRequest(
         devices=asked.devices,
         capabilities=_read_capabilities(environment, policy.supported_driver_capabilities, legacy=legacy),
-        requirements=_read_requirements(environment, policy, legacy=legacy),
+        requirements=_collect_requirements(environment, policy, legacy=legacy),
         mig_config=_read_mig_management(environment, "NVIDIA_MIG_CONFIG_DEVICES", privileged=spec.privileged),
         mig_monitor=_read_mig_management(environment, "NVIDIA_MIG_MONITOR_DEVICES", privileged=spec.privileged),
         imex_channels=channels,
@@ -92,6 +95,15 @@ def read_request(spec: ContainerSpec, policy: Policy) -> ContainerRequest | None
         warnings=warnings,
         legacy_image=legacy,
     )
+
+
+def read_requirements(spec: ContainerSpec, policy: Policy) -> tuple[tuple[str, str], ...]:
+    """Return (variable, expression) pairs, sorted: what the image demands of a host, whether it asks for GPUs or not.
+
+    Raises InputError for a malformed environment or CUDA_VERSION.
+    """
+    environment = parse_environment(spec.environment)
+    return _collect_requirements(environment, policy, legacy=is_legacy_image(environment))
 
 
 def gate_warning(spec: ContainerSpec, policy: Policy) -> str:
@@ -179,7 +191,7 @@ def _read_capabilities(environment: dict[str, str], supported: tuple[str, ...], 
     return tuple(sorted(set(tokens)))
 
 
-def _read_requirements(environment: dict[str, str], policy: Policy, *, legacy: bool) -> tuple[tuple[str, str], ...]:
+def _collect_requirements(environment: dict[str, str], policy: Policy, *, legacy: bool) -> tuple[tuple[str, str], ...]:
     """Return what the image demands of the host; JetPack's variables mean something else and do not count."""
     if policy.disable_require or environment.get("NVIDIA_DISABLE_REQUIRE", "") in _TRUE:
         return ()

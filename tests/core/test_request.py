@@ -14,6 +14,7 @@ from nvinject.core.request import (
     might_ask,
     parse_environment,
     read_request,
+    read_requirements,
 )
 from nvinject.errors import InputError, NvinjectError, RequestError
 
@@ -89,6 +90,7 @@ def test_the_last_duplicate_counts() -> None:
 def test_nothing_asked() -> None:
     assert read() is None
     assert not might_ask(ContainerSpec())
+    assert might_ask(ContainerSpec(), None)  # the swarm-resource names are not known
 
 
 def test_an_entry_without_equals_sign_is_named() -> None:
@@ -279,6 +281,14 @@ REQUIREMENTS = [
 def test_requirements(entries: list[str], variables: list[str]) -> None:
     requirements = granted("NVIDIA_VISIBLE_DEVICES=all", *entries).requirements
     assert [variable for variable, _ in requirements] == variables
+
+
+def test_requirements_of_an_image_that_asks_for_nothing() -> None:
+    image = ContainerSpec(environment=("NVIDIA_REQUIRE_CUDA=cuda>=12",))
+    assert read_request(image, Policy()) is None
+    assert read_requirements(image, Policy()) == (("NVIDIA_REQUIRE_CUDA", "cuda>=12"),)
+    with pytest.raises(InputError):
+        read_requirements(ContainerSpec(environment=("BROKEN",)), Policy())
 
 
 @pytest.mark.parametrize(
