@@ -47,7 +47,7 @@ def test_one_line_sources(line: str, expected: list[Source]) -> None:
 STANZAS = [
     ("Types: deb\nURIs: http://a.invalid/d\nSuites: bookworm\nComponents: main\n", [Source("http://a.invalid/d")]),
     (
-        f"Types: deb deb-src\nURIs: http://a.invalid/d\n# why\nSuites: trixie trixie-updates\nComponents: main\n{SIGNED}",
+        f"Types: deb deb-src\nURIs: http://a.invalid/d\n# why\nSuites: sid sid-updates\nComponents: main\n{SIGNED}",
         [Source("http://a.invalid/d", SIGNED)],
     ),
     (
