@@ -1,0 +1,114 @@
+"""nvinject install: what lies in the prefix afterwards, and that it runs as a hook must."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nvinject.cli import main as command_line
+from nvinject.cli.install import LINK_NAMES
+
+Capture = pytest.CaptureFixture[str]
+SECONDS = 60
+
+
+@pytest.fixture(scope="module")
+def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a prefix with launcher and links."""
+    folder = tmp_path_factory.mktemp("prefix")
+    assert command_line.main(["install", "--prefix", str(folder), "--links"]) == 0
+    return folder
+
+
+def run(program: Path, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [str(program), *arguments], capture_output=True, text=True, check=False, timeout=SECONDS, env=environment
+    )
+
+
+def test_launcher_is_isolated_and_absolute(prefix: Path) -> None:
+    """The first line keeps PYTHON* variables, the working directory and site-packages' start-up code out."""
+    first = (prefix / "bin" / "nvinject").read_text().splitlines()[0]
+    assert first == f"#!{sys.executable} -IS"
+
+
+@pytest.mark.parametrize("name", ["nvinject", *LINK_NAMES])
+def test_each_name_runs(prefix: Path, name: str) -> None:
+    """Under its own name it shows its version, under the engines' names it is the hook."""
+    arguments = ["--version"] if name == "nvinject" else ["poststop"]
+    done = run(prefix / "bin" / name, *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_code_of_the_working_directory_and_environment_is_not_run(prefix: Path, tmp_path: Path) -> None:
+    """A hook runs as root in a folder and with an environment that an image may have chosen (CVE-2025-23266)."""
+    canary = tmp_path / "canary"
+    for module in ("sitecustomize", "usercustomize", "os", "gc", "nvinject", "posix"):
+        (tmp_path / f"{module}.py").write_text(f"open({str(canary)!r}, 'w')\n")
+    done = subprocess.run(
+        [str(prefix / "bin" / "nvidia-container-runtime-hook"), "poststop"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(tmp_path), "PYTHONSTARTUP": str(tmp_path / "os.py"), "PYTHONINSPECT": ""},
+        capture_output=True,
+        check=False,
+        timeout=SECONDS,
+    )
+    assert done.returncode == 0
+    assert not canary.exists()
+
+
+def test_a_hook_keeps_no_inherited_descriptor(prefix: Path, tmp_path: Path) -> None:
+    """What a runtime leaves open must not reach code that handles a container (CVE-2024-21626)."""
+    inherited = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    log = tmp_path / "log"
+    config = tmp_path / "config.toml"
+    config.write_text(f'[nvidia-container-cli]\ndebug = "{log}"\n')
+    try:
+        done = subprocess.run(
+            [str(prefix / "bin" / "nvinject"), "hook", "-config", str(config), "prestart"],
+            input=json.dumps({"pid": 1, "bundle": f"/proc/self/fd/{inherited}"}),
+            pass_fds=(inherited,),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=SECONDS,
+            env={},
+        )
+    finally:
+        os.close(inherited)
+    assert f"bundle /proc/self/fd/{inherited} does not exist" in done.stderr
+
+
+def test_a_second_installation_changes_nothing(prefix: Path) -> None:
+    """The same text, the same links, no litter."""
+    before = {path.name: path.read_bytes() for path in (prefix / "bin").iterdir()}
+    assert command_line.main(["install", "--prefix", str(prefix), "--links"]) == 0
+    assert {path.name: path.read_bytes() for path in (prefix / "bin").iterdir()} == before
+
+
+def test_dry_run_changes_nothing(tmp_path: Path, capsys: Capture) -> None:
+    """It names every file and writes none."""
+    assert command_line.main(["install", "--prefix", str(tmp_path), "--links", "--dry-run", "--json"]) == 0
+    steps = json.loads(capsys.readouterr().out)["steps"]
+    assert [Path(step["path"]).name for step in steps] == ["nvinject", *LINK_NAMES]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_program_of_another_toolkit_stays(tmp_path: Path, capsys: Capture) -> None:
+    """A file that is no link is somebody else's; it is named and left alone."""
+    other = tmp_path / "bin" / LINK_NAMES[0]
+    other.parent.mkdir()
+    other.write_text("original")
+    assert command_line.main(["install", "--prefix", str(tmp_path), "--links"]) == 2
+    assert str(other) in capsys.readouterr().err
+    assert other.read_text() == "original"
+
+
+def test_a_prefix_that_cannot_be_written_is_named(tmp_path: Path, capsys: Capture) -> None:
+    """A file where a folder should be stops the installation with one line."""
+    (tmp_path / "file").touch()
+    assert command_line.main(["install", "--prefix", str(tmp_path / "file")]) == 2
+    assert str(tmp_path / "file") in capsys.readouterr().err
