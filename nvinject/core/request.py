@@ -168,7 +168,7 @@ def _refuse_cdi_names(asked: Asked) -> None:
     if names:
         raise RequestError(
             f"{asked.source}: the hook cannot inject CDI devices ({', '.join(names)})",
-            "use the runtime (nvinject runtime) or the engine's own CDI support (--device vendor/class=name)",
+            "name them with --device of an engine that has CDI, or use a runtime shim in place of the hook",
         )
 
 
