@@ -152,7 +152,8 @@ LIBRARIES: tuple[LibraryRow, ...] = (
 )
 
 # The driver is there when one of these is: every installation has them, and their versions are the driver's.
-WITNESS_LIBRARIES = ("libcuda.so", "libnvidia-ml.so")
+MANAGEMENT_LIBRARY = "libnvidia-ml.so"
+WITNESS_LIBRARIES = ("libcuda.so", MANAGEMENT_LIBRARY)
 
 # Where libraries are looked for when the loader cache does not know them, below the driver root; the first hit wins.
 LIBRARY_DIRECTORIES: tuple[str, ...] = (

@@ -26,7 +26,8 @@ class MigDevice(Record):
     """A slice of a GPU: one compute instance in one GPU instance.
 
     `index` and `uuid` are known only where NVML was asked (-1 and "" otherwise). The capability files are below
-    /proc/driver/nvidia/capabilities; the nodes are absent where the kernel has no nvidia-caps class.
+    /proc/driver/nvidia/capabilities; the nodes are absent where the kernel has no nvidia-caps class. `node_fault` says
+    what is wrong with a node that should be there and cannot be used ("" if nothing is).
     """
 
     gpu_instance: int
@@ -35,13 +36,15 @@ class MigDevice(Record):
     uuid: str = ""
     capability_files: tuple[str, ...] = ()
     nodes: tuple[DeviceNode, ...] = ()
+    node_fault: str = ""
 
 
 class Gpu(Record):
     """A physical GPU as the kernel driver shows it.
 
     `index` counts GPUs in PCI order, as NVML does; `minor` is N of /dev/nvidiaN; `bus_id` is the sysfs form
-    (`0000:17:00.0`). `brand` and `architecture` are None until NVML was asked.
+    (`0000:17:00.0`). `brand` and `architecture` are None until NVML was asked, `uuid` may be "" until then (the driver
+    does not know it before a GPU's first use). Where `node` is None, `node_fault` says why.
     """
 
     index: int
@@ -51,6 +54,7 @@ class Gpu(Record):
     model: str = ""
     proc_directory: str = ""
     node: DeviceNode | None = None
+    node_fault: str = ""
     brand: str | None = None
     architecture: str | None = None
     mig_devices: tuple[MigDevice, ...] = ()
@@ -100,8 +104,9 @@ class CapabilityNode(Record):
 class Inventory(Record):
     """Everything of a host that a plan can draw on.
 
-    `roots` are the folders in which it was found, all of them set. `majors` are the device classes of /proc/devices. `imex_nodes` are the IMEX channel nodes that exist.
-    `notes` are findings that do not stop an injection (an optional file that is missing, a node that was skipped).
+    `roots` are the folders in which it was found, all of them set. `majors` are the device classes of /proc/devices.
+    `imex_nodes` are the IMEX channel nodes that exist. `notes` are findings that do not stop an injection (an optional
+    file that is missing, a node that was skipped).
     """
 
     driver: Driver

@@ -1,0 +1,83 @@
+"""The driver's files in user space other than libraries: programs, firmware, sockets, configuration.
+
+Belongs here: looking for what the catalogue names, below the driver root. Does not belong here: libraries
+(libraries.py) and the places in a container. What is not there is simply not in the result: no installation has it all.
+"""
+
+import os
+import stat
+
+from nvinject.core.catalog import BINARY_DIRECTORIES, BinaryRow, ConfigurationRow, FirmwareRow, SocketRow
+from nvinject.core.model import HostFile
+from nvinject.errors import HostError
+from nvinject.host.root import Root
+
+CONFIGURATION_DIRECTORIES = ("/etc", "/usr/local/share", "/usr/share", "/")  # the last for Container-Optimized OS
+
+
+def find_binaries(root: Root, rows: tuple[BinaryRow, ...], search_path: str) -> tuple[HostFile, ...]:
+    """Return the programs, each from the first directory of `search_path` (as PATH) that has it as a regular file."""
+    given = [directory for directory in search_path.split(":") if directory.startswith("/")]
+    directories = dict.fromkeys([*given, *BINARY_DIRECTORIES])
+    found = []
+    for row in rows:
+        for directory in directories:
+            path = _regular_file(root, os.path.join(directory, row.name))
+            if path:
+                found.append(HostFile(name=row.name, path=path))
+                break
+    return tuple(found)
+
+
+def _regular_file(root: Root, path: str) -> str:
+    located = root.locate(path)
+    return located[0] if located is not None and stat.S_ISREG(located[1].st_mode) else ""
+
+
+def find_firmware(root: Root, rows: tuple[FirmwareRow, ...], version: str) -> tuple[HostFile, ...]:
+    """Return the firmware files of a driver version; `name` is the file's own name, `path` is free of links."""
+    found = []
+    for row in rows:
+        directory = f"{row.directory}/{version}"
+        for name in root.list_directory(directory):
+            if name.startswith(row.prefix) and name.endswith(row.suffix):
+                path = _regular_file(root, f"{directory}/{name}")
+                if path:
+                    found.append(HostFile(name=name, path=path))
+    return tuple(found)
+
+
+def find_sockets(
+    root: Root, rows: tuple[SocketRow, ...], mps_directory: str = ""
+) -> tuple[tuple[HostFile, ...], tuple[str, ...]]:
+    """Return the sockets and socket directories of running daemons, and notes about those that may not be looked at.
+
+    `mps_directory` is CUDA_MPS_PIPE_DIRECTORY, where it is set.
+    """
+    found, notes = [], []
+    for row in rows:
+        wanted = stat.S_ISDIR if row.is_directory else stat.S_ISSOCK
+        paths = (mps_directory,) if row.is_directory and mps_directory.startswith("/") else row.paths
+        for path in paths:
+            try:
+                located = root.locate(path)
+            except HostError as error:
+                # A daemon's folder may be closed to this user; the container does without the socket.
+                notes.append(f"{error.message} ({row.reason})")
+                break
+            if located is not None and wanted(located[1].st_mode):
+                found.append(HostFile(name=row.name, path=located[0]))
+                break
+    return tuple(found), tuple(notes)
+
+
+def find_configuration(root: Root, rows: tuple[ConfigurationRow, ...]) -> tuple[HostFile, ...]:
+    """Return the files that dispatchers read; the first directory that has one wins (driver-files.md, section 2)."""
+    found = []
+    for row in rows:
+        for directory in CONFIGURATION_DIRECTORIES:
+            path = _regular_file(root, os.path.join(directory, row.name))
+            if path:
+                found.append(HostFile(name=row.name, path=path))
+                break
+    return tuple(found)

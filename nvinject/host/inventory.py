@@ -1,0 +1,139 @@
+"""The inventory: everything of a host that a plan can draw on, put together from its parts.
+
+Belongs here: the order of looking, and telling apart the ways in which a driver can be absent or broken. Does not
+belong here: looking itself (the neighbours of this module) and deciding what a container gets (nvinject.core).
+"""
+
+from nvinject.core import catalog
+from nvinject.core.model import Driver, Inventory
+from nvinject.core.policy import Policy, Roots
+from nvinject.errors import HostError
+from nvinject.host import driver, files, gpus
+from nvinject.host.libraries import LibrarySearch, find_libraries
+from nvinject.host.nodes import in_initial_user_namespace
+from nvinject.host.root import Root
+
+CONTROL_NODE = "/dev/nvidiactl"
+
+
+def discover(
+    policy: Policy,
+    capabilities: tuple[str, ...],
+    *,
+    environ_path: str,
+    nvml: bool,
+    mig_management: bool = False,
+    imex_channels: tuple[str, ...] = (),
+    mps_directory: str = "",
+) -> Inventory:
+    """Return what this host has for the given driver capabilities.
+
+    `environ_path` is PATH, for programs; `nvml` asks NVML as well, for what only it knows; `mig_management` and
+    `imex_channels` say that those nodes are needed; `mps_directory` is CUDA_MPS_PIPE_DIRECTORY. Raises HostError for a
+    missing root, an absent driver, a module that is not loaded, version skew, a required node and unreadable files. No
+    GPU at all is no error.
+    """
+    with (
+        Root(policy.roots.driver, title="driver root", key="nvidia-container-cli.root") as root,
+        Root(policy.roots.proc, title="proc root", key="nvinject.proc-root") as proc,
+        Root(_dev_path(policy.roots, root), title="device root", key="nvinject.dev-root") as dev,
+    ):
+        version = driver.read_kernel_version(proc)
+        search = find_libraries(
+            root,
+            version,
+            catalog.libraries_for(capabilities),
+            sizes=catalog.word_sizes_for(capabilities),
+            cache=policy.ldcache,
+        )
+        check_driver(version, search, root, proc)
+        strict = in_initial_user_namespace()
+        majors = driver.read_majors(proc)
+        nodes = gpus.Nodes(dev, majors, strict=strict)
+        rows = catalog.control_nodes_for(capabilities)
+        control_nodes, control_notes = driver.find_control_nodes(dev, rows, majors, strict=strict)
+        sockets, socket_notes = files.find_sockets(root, catalog.sockets_for(capabilities), mps_directory)
+        config_node, monitor_node, mig_capabilities = (
+            gpus.find_mig_management(proc, nodes) if mig_management else (None, None, ())
+        )
+        inventory = Inventory(
+            driver=Driver(
+                version=version,
+                libraries=search.libraries,
+                binaries=files.find_binaries(root, catalog.binaries_for(capabilities), environ_path),
+                firmware=files.find_firmware(root, catalog.firmware_for(capabilities), version),
+                sockets=sockets,
+                configuration=files.find_configuration(root, catalog.configuration_files_for(capabilities)),
+                control_nodes=control_nodes,
+                proc_files=driver.read_proc_files(proc),
+            ),
+            roots=policy.roots.replace(driver=root.path, dev=dev.path, proc=proc.path),
+            gpus=gpus.find_gpus(proc, nodes),
+            majors=majors,
+            mig_capabilities=mig_capabilities,
+            mig_config_node=config_node,
+            mig_monitor_node=monitor_node,
+            imex_nodes=gpus.find_imex_nodes(nodes, imex_channels),
+            notes=(*search.notes, *skew_notes(version, search), *control_notes, *socket_notes, *nodes.notes),
+        )
+        if nvml:
+            from nvinject.host.nvml import ask_nvml, complete_inventory
+
+            library = root.host_path(search.management_library) if search.management_library else ""
+            inventory = complete_inventory(inventory, ask_nvml(library, version, policy.nvml_timeout))
+        return inventory
+
+
+def _dev_path(roots: Roots, root: Root) -> str:
+    """Return the device root: as configured, else the driver root if it has nodes of its own (driver containers)."""
+    if roots.dev:
+        return roots.dev
+    return root.path if root.exists(CONTROL_NODE) else "/"
+
+
+def check_driver(version: str, search: LibrarySearch, root: Root, proc: Root) -> None:
+    """Raise HostError where there is no driver, no loaded module, or no library of the module's version."""
+    version_file = proc.host_path(driver.VERSION_FILE)
+    others = {prefix: other for prefix, other in search.other_versions if prefix in catalog.WITNESS_LIBRARIES}
+    if not version and others:
+        raise HostError(
+            f"the NVIDIA kernel module is not loaded: libraries {_versions(others)} are in {root.path}, "
+            f"but {version_file} is missing",
+            "run modprobe nvidia, or nvidia-smi as root, and look for NVRM in dmesg if that fails",
+        )
+    if not version:
+        raise HostError(
+            f"there is no NVIDIA driver: neither {version_file} nor {_witnesses()} in {_places(search)}",
+            "install the driver on the host, or set nvidia-container-cli.root to the folder that holds it",
+        )
+    if search.has_witness:
+        return
+    if others:
+        raise HostError(
+            f"the driver's parts differ in version: kernel module {version}, libraries {_versions(others)}",
+            "reload the kernel module (rmmod and modprobe nvidia) or reboot, so that both are of one version",
+        )
+    raise HostError(
+        f"the kernel module {version} is loaded, but {_witnesses()} of that version is not in {_places(search)}",
+        "install the driver's libraries, or set nvidia-container-cli.root to the folder that holds them",
+    )
+
+
+def skew_notes(version: str, search: LibrarySearch) -> tuple[str, ...]:
+    """Return a note for libraries that were left out because only another version of them is there."""
+    if not search.other_versions:
+        return ()
+    names = ", ".join(f"{prefix}.{other}" for prefix, other in search.other_versions)
+    return (f"left out, not of the driver's version {version}: {names}",)
+
+
+def _versions(others: dict[str, str]) -> str:
+    return " and ".join(sorted(set(others.values())))
+
+
+def _witnesses() -> str:
+    return " or ".join(f"{prefix}.1" for prefix in reversed(catalog.WITNESS_LIBRARIES))
+
+
+def _places(search: LibrarySearch) -> str:
+    return ", ".join(search.places)
