@@ -10,7 +10,7 @@ import sys
 import time
 
 from nvinject.core.request import ContainerSpec, might_ask
-from nvinject.errors import InputError, RequestError, UsageError
+from nvinject.errors import ConfigurationError, InputError, RequestError, UsageError
 from nvinject.formats.oci import parse_spec, parse_state, rootfs_path
 
 TYPE_CHECKING = False
@@ -129,7 +129,14 @@ def inject(state_data: bytes, environ: "Mapping[str, str]", *, config: str = "",
     from nvinject.config import load_policy
     from nvinject.core.request import gate_warning, read_request
 
-    policy, warnings = load_policy(path, required)
+    try:
+        policy, warnings = load_policy(path, required)
+    except ConfigurationError as error:
+        if might_ask(asked):
+            raise
+        # Only an unreadable swarm-resource line made us look; such a container never depends on us.
+        sys.stderr.write(f"nvinject: warning: {error}\n")
+        return
     request = read_request(asked, policy)
     with Log(policy.debug, echo=debug) as log:
         for warning in warnings:
