@@ -1,4 +1,4 @@
-"""nvinject check: does a host satisfy what an image requires?
+"""nvinject check: tells whether a host satisfies what an image requires.
 
 Belongs here: where requirements and host values come from, and how verdicts are printed. Does not belong here: reading
 or evaluating a requirement (nvinject.core.requirements), the one implementation that the hook uses too.
@@ -12,8 +12,6 @@ from nvinject.errors import InputError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from typing import Any
-
     from nvinject.core.requirements import HostFacts, Verdict
 
 DESCRIPTION = """\
@@ -28,8 +26,8 @@ examples:
   docker image inspect nvidia/cuda | nvinject check -
   nvinject check config.json --driver 535.261.03 --cuda 12.2 --arch 9.0 --brand Nvidia --json
 
-A requirement is a list of alternatives separated by spaces; an alternative is a list of rules separated by commas; a rule
-is cuda, driver, arch or brand, then one of = != < <= > >=, then a value.
+A requirement is a list of alternatives separated by spaces; an alternative is a list of rules separated by commas; a
+rule is cuda, driver, arch or brand, then one of = != < <= > >=, then a value.
 """
 
 
@@ -79,19 +77,12 @@ def read_requirements(source: str, *, config: str) -> "tuple[tuple[str, str], ..
     looks_like_path = source == "-" or os.path.exists(source) or source.endswith(".json") or source.startswith("/")
     if not looks_like_path:
         return (("requirement", source),)
-    from nvinject.config import load_policy
+    from nvinject.cli.settings import load_settings
     from nvinject.core.request import ContainerSpec, read_requirements
 
     environment = read_environment(source)
-    policy, _ = load_policy(config, True) if config else load_default_policy()
+    policy, _ = load_settings(config)
     return read_requirements(ContainerSpec(environment=environment, mounts=(), privileged=False), policy)
-
-
-def load_default_policy() -> "Any":
-    """Return the policy of this node."""
-    from nvinject.config import find_config, load_policy
-
-    return load_policy(*find_config(os.environ))
 
 
 def read_environment(source: str) -> tuple[str, ...]:
@@ -143,12 +134,12 @@ def find_facts(requirements: "tuple[tuple[str, str], ...]", options: "argparse.N
     if not needed or any(given.values()):
         return (HostFacts(**given),)
     from nvinject.cli.hook import search_path
-    from nvinject.config import load_policy
+    from nvinject.cli.settings import load_settings
     from nvinject.core.planner import NVML_ATTRIBUTES
     from nvinject.core.requirements import collect_facts
     from nvinject.host.inventory import discover
 
-    policy, _ = load_policy(options.config, True) if options.config else load_default_policy()
+    policy, _ = load_settings(options.config)
     inventory = discover(
         policy, ("utility",), environ_path=search_path(os.environ), nvml=bool(needed & NVML_ATTRIBUTES)
     )

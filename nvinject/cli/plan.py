@@ -63,7 +63,7 @@ def make_plan(
 ) -> "tuple[ContainerRequest | None, Plan | None, tuple[str, ...]]":
     """Return what the container asks for, the plan for it and the warnings; None where it asks for no GPU."""
     from nvinject.cli.hook import read_spec, search_path
-    from nvinject.config import find_config, load_policy
+    from nvinject.cli.settings import load_settings
     from nvinject.core import planner
     from nvinject.core.request import ContainerSpec, read_request
     from nvinject.formats.oci import rootfs_path
@@ -73,8 +73,7 @@ def make_plan(
     document = os.path.abspath(os.path.join(container, "config.json") if os.path.isdir(container) else container)
     spec = read_spec(document)
     asked = ContainerSpec(environment=spec.environment, mounts=spec.mounts, privileged=spec.privileged)
-    path, required = (config, True) if config else find_config(os.environ)
-    policy, warnings = load_policy(path, required)
+    policy, warnings = load_settings(config)
     request = read_request(asked, policy)
     if request is None:
         return None, None, warnings
