@@ -12,6 +12,7 @@ from nvinject.errors import InputError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+
     from nvinject.core.requirements import HostFacts, Verdict
 
 DESCRIPTION = """\
