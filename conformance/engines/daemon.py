@@ -1,0 +1,217 @@
+"""A private dockerd on a declared machine: started, reached through its own socket, and gone without a trace.
+
+Belongs here: starting, stopping, cleaning up, and looking for what was left behind. Does not belong here: what the
+containers are asked. Everything lies below one folder but for what the kernel keeps elsewhere: mounts (in the machine's
+own mount namespace), cgroups (below one name) and processes (marked by a variable of their environment).
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import docker
+from docker.errors import DockerException
+
+START_SECONDS = 60
+STOP_SECONDS = 30
+CALL_SECONDS = 60
+MARK = "NVCONFORM_ENGINE"
+# What a dockerd leaves outside its own folders when it is not kept in a machine of its own.
+HOST_PATHS = ("/etc/docker", "/run/docker", "/run/containerd", "/var/lib/docker", "/var/lib/containerd")
+
+
+class DaemonError(Exception):
+    """The daemon cannot be had; the message says why, with the end of its log."""
+
+
+@dataclass
+class Daemon:
+    """A dockerd; `machine` is the declaration that it runs on, `prefix` where the hook was installed."""
+
+    program: str
+    folder: Path
+    machine: str
+    prefix: Path | None
+    process: subprocess.Popen[bytes] = field(init=False)
+
+    @property
+    def socket(self) -> str:
+        """Return the address for clients."""
+        return f"unix://{self.folder}/docker.sock"
+
+    @property
+    def cgroup(self) -> str:
+        """Return the name of the cgroup that holds all containers of this daemon."""
+        return f"nvconform-{os.getpid()}-{self.folder.name}"
+
+    @property
+    def log(self) -> str:
+        """Return what the daemon wrote so far."""
+        return (self.folder / "log").read_text(errors="replace")
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment of the daemon, which is also that of its hooks."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("DOCKER_", "NVIDIA_"))}
+        directories = [value for value in (str(self.prefix / "bin") if self.prefix else "", kept["PATH"]) if value]
+        # The machine that runs the tests may have a configuration of its own.
+        configuration = {"NVIDIA_CTK_CONFIG_FILE_PATH": str(self.folder / "config.toml")}
+        return kept | configuration | {"PATH": ":".join([*directories, "/usr/sbin", "/sbin"]), MARK: str(self.folder)}
+
+    def client(self) -> docker.DockerClient:
+        """Return a client whose every call has a time limit."""
+        return docker.DockerClient(base_url=self.socket, timeout=CALL_SECONDS)
+
+    def start(self) -> None:
+        """Start dockerd on its machine and wait until it answers."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "config.toml").write_text("# the defaults\n")
+        wrapper = self.folder / "runtime"
+        nvfakes("runtime-wrapper", str(wrapper))
+        command = [
+            *(sys.executable, "-m", "nvfakes", "run", self.machine, "--"),
+            *(self.program, "--host", self.socket, "--pidfile", f"{self.folder}/pid"),
+            *("--data-root", f"{self.folder}/data", "--exec-root", f"{self.folder}/exec"),
+            *("--iptables=false", "--bridge=none", f"--cgroup-parent=/{self.cgroup}"),
+            *("--add-runtime", f"nvfakes={wrapper}", "--default-runtime", "nvfakes"),
+        ]
+        with (self.folder / "log").open("wb") as log:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self.environment(),
+                cwd=self.folder,
+                start_new_session=True,
+            )
+        self.wait_until_ready()
+
+    def wait_until_ready(self) -> None:
+        """Wait for the first answer; raises DaemonError if the process ends or says nothing in time."""
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                break
+            with contextlib.suppress(DockerException, OSError), contextlib.closing(self.client()) as client:
+                client.ping()
+                return
+            time.sleep(0.1)
+        raise DaemonError(f"dockerd did not start on machine {self.machine}; the end of its log:\n{self.log[-3000:]}")
+
+    def kill(self) -> None:
+        """End the daemon at once, without a chance to tidy up."""
+        os.kill(int((self.folder / "pid").read_text()), signal.SIGKILL)
+
+    def stop(self) -> None:
+        """End every container, the daemon and what outlives it; never raises for something that is already gone."""
+        with contextlib.suppress(DockerException, OSError), contextlib.closing(self.client()) as client:
+            for container in client.containers.list(all=True):
+                with contextlib.suppress(DockerException, OSError):
+                    container.remove(force=True)
+        with contextlib.suppress(OSError, ValueError):
+            os.kill(int((self.folder / "pid").read_text()), signal.SIGTERM)
+        try:
+            self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait(STOP_SECONDS)
+        self.end_processes()
+        for path in self.cgroups():
+            for directory, _, _ in os.walk(path, topdown=False):
+                with contextlib.suppress(OSError):
+                    os.rmdir(directory)
+
+    def end_processes(self) -> None:
+        """Kill shims and container processes that outlived the daemon, by the marks that only they carry."""
+        deadline = time.monotonic() + STOP_SECONDS
+        while (left := self.processes()) and time.monotonic() < deadline:
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.1)
+
+    def processes(self) -> list[int]:
+        """Return the processes that descend from this daemon: by their environment, or by their cgroup."""
+        mark = f"{MARK}={self.folder}".encode()
+        found = set()
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            with contextlib.suppress(OSError):
+                if mark in (entry / "environ").read_bytes().split(b"\0"):
+                    found.add(int(entry.name))
+        for path in self.cgroups():
+            for members in path.rglob("cgroup.procs"):
+                with contextlib.suppress(OSError):
+                    found |= {int(word) for word in members.read_text().split()}
+        return sorted(found - {os.getpid()})
+
+    def cgroups(self) -> list[Path]:
+        """Return this daemon's cgroup in every mounted hierarchy."""
+        lines = (line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines())
+        mounted = (Path(words[4]) for words in lines if words[words.index("-") + 1] in {"cgroup", "cgroup2"})
+        return [path / self.cgroup for path in mounted if (path / self.cgroup).is_dir()]
+
+    def leftovers(self) -> list[str]:
+        """Return what is still there of this daemon, in words; empty after a clean stop."""
+        mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+        return [
+            *(f"process {pid}: {describe_process(pid)}" for pid in self.processes()),
+            *(f"cgroup {path}" for path in self.cgroups()),
+            *(f"mount {line}" for line in mounts if str(self.folder) in line),
+        ]
+
+
+def describe_process(pid: int) -> str:
+    """Return a process's command line."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    return "gone"
+
+
+@contextlib.contextmanager
+def running(daemon: Daemon) -> Iterator[Daemon]:
+    """Run a daemon and stop it whatever happens; what was there before must be all that is there afterwards."""
+    before = host_state()
+    try:
+        daemon.start()
+        yield daemon
+    finally:
+        daemon.stop()
+    left = [*daemon.leftovers(), *sorted(host_state() - before)]
+    if left:
+        raise DaemonError("dockerd left something behind:\n" + "\n".join(left))
+
+
+def host_state() -> set[str]:
+    """Return what a dockerd can leave on the host outside of its folder: paths that it makes, and mounts that name it.
+
+    Other mounts are left out, because other tests of this machine may make them at the same time.
+    """
+    mounts = (line.split(" ", 1)[1] for line in Path("/proc/self/mountinfo").read_text().splitlines())
+    named = {f"mount {line}" for line in mounts if "docker" in line or "containerd" in line or "nvidia" in line}
+    return named | {f"path {path}" for path in HOST_PATHS if Path(path).exists()}
+
+
+def nvfakes(*arguments: str) -> None:
+    """Run a command of nvfakes; raises DaemonError with what it said."""
+    done = subprocess.run(
+        [sys.executable, "-m", "nvfakes", *arguments], capture_output=True, text=True, check=False, timeout=CALL_SECONDS
+    )
+    if done.returncode != 0:
+        raise DaemonError(f"nvfakes {arguments[0]} failed: {done.stderr.strip()}")
+
+
+def install_hook(prefix: Path) -> None:
+    """Install nvinject under the names that engines look for."""
+    command = [sys.executable, "-m", "nvinject", "install", "--prefix", str(prefix), "--links"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=CALL_SECONDS)
+    if done.returncode != 0:
+        raise DaemonError(f"nvinject install failed: {done.stderr.strip()}")
