@@ -134,7 +134,7 @@ def find_facts(requirements: "tuple[tuple[str, str], ...]", options: "argparse.N
     needed = needed_attributes(requirements)
     if not needed or any(given.values()):
         return (HostFacts(**given),)
-    from nvinject.cli.hook import search_path
+    from nvinject.cli.discovery import search_path
     from nvinject.cli.settings import load_settings
     from nvinject.core.planner import NVML_ATTRIBUTES
     from nvinject.core.requirements import collect_facts

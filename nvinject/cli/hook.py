@@ -39,7 +39,6 @@ example:
 WORKING_STAGES = ("prestart", "createRuntime")
 IDLE_STAGES = ("poststart", "poststop")
 MAXIMUM_INPUT = 64 << 20  # bytes; a config.json of a big pod has some hundred kilobytes
-DEFAULT_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
 
 def main(arguments: "list[str]") -> int:
@@ -175,15 +174,13 @@ def inject_request(
     log: "Log",
 ) -> None:
     """Discover, plan and apply for a container that asks for GPUs."""
+    from nvinject.cli.discovery import discover_for
     from nvinject.core import planner
-    from nvinject.host.inventory import discover
     from nvinject.host.layout import observe_layout
     from nvinject.render.namespaces import apply, open_container
 
     log.write(f"request: devices {','.join(request.devices)}; capabilities {','.join(request.capabilities)}")
-    inventory = discover(
-        policy, request.capabilities, environ_path=search_path(environ), nvml=planner.needs_nvml(request)
-    )
+    inventory = discover_for(request, policy, environ)
     container = open_container(state.pid, rootfs_path(spec, state.bundle))
     layout = observe_layout(container.root_fd)
     plan = planner.plan(inventory, request, policy, layout)
@@ -192,12 +189,6 @@ def inject_request(
     for warning in apply(plan, container, no_cgroups=policy.no_cgroups, log=log.write):
         log.warn(warning)
     log.write("done")
-
-
-def search_path(environ: "Mapping[str, str]") -> str:
-    """Return the directories in which the driver's programs are looked for: PATH, then the usual ones."""
-    given = [entry for entry in environ.get("PATH", "").split(":") if entry.startswith("/")]
-    return ":".join([*given, *(entry for entry in DEFAULT_PATH if entry not in given)])
 
 
 class Log:

@@ -62,12 +62,12 @@ def make_plan(
     container: str, *, rootfs: "str | None", config: str
 ) -> "tuple[ContainerRequest | None, Plan | None, tuple[str, ...]]":
     """Return what the container asks for, the plan for it and the warnings; None where it asks for no GPU."""
-    from nvinject.cli.hook import read_spec, search_path
+    from nvinject.cli.discovery import discover_for
+    from nvinject.cli.hook import read_spec
     from nvinject.cli.settings import load_settings
     from nvinject.core import planner
     from nvinject.core.request import ContainerSpec, read_request
     from nvinject.formats.oci import rootfs_path
-    from nvinject.host.inventory import discover
     from nvinject.host.layout import observe_layout
 
     document = os.path.abspath(os.path.join(container, "config.json") if os.path.isdir(container) else container)
@@ -77,9 +77,7 @@ def make_plan(
     request = read_request(asked, policy)
     if request is None:
         return None, None, warnings
-    inventory = discover(
-        policy, request.capabilities, environ_path=search_path(os.environ), nvml=planner.needs_nvml(request)
-    )
+    inventory = discover_for(request, policy, os.environ)
     root = rootfs or rootfs_path(spec, os.path.dirname(document))
     try:
         root_fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -1,0 +1,37 @@
+"""Discovery for one request: what has to be looked for on this host so that the request can be served.
+
+Belongs here: the step from a request to the arguments of nvinject.host.inventory, shared by the commands that plan. Does
+not belong here: looking (host) and deciding (core).
+"""
+
+from nvinject.core import planner
+from nvinject.host.inventory import discover
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nvinject.core.model import Inventory
+    from nvinject.core.policy import Policy
+    from nvinject.core.request import ContainerRequest
+
+DEFAULT_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+
+
+def discover_for(request: "ContainerRequest", policy: "Policy", environ: "Mapping[str, str]") -> "Inventory":
+    """Return what this host has for the request; raises HostError as discover does."""
+    return discover(
+        policy,
+        request.capabilities,
+        environ_path=search_path(environ),
+        nvml=planner.needs_nvml(request),
+        mig_management=bool(request.mig_config or request.mig_monitor),
+        imex_channels=request.imex_channels,
+        mps_directory=environ.get("CUDA_MPS_PIPE_DIRECTORY", ""),
+    )
+
+
+def search_path(environ: "Mapping[str, str]") -> str:
+    """Return the directories in which the driver's programs are looked for: PATH, then the usual ones."""
+    given = [entry for entry in environ.get("PATH", "").split(":") if entry.startswith("/")]
+    return ":".join([*given, *(entry for entry in DEFAULT_PATH if entry not in given)])
