@@ -156,12 +156,13 @@ MANAGEMENT_LIBRARY = "libnvidia-ml.so"
 WITNESS_LIBRARIES = ("libcuda.so", MANAGEMENT_LIBRARY)
 
 # Where libraries are looked for when the loader cache does not know them, below the driver root; the first hit wins.
+# A last component `*` stands for every folder there.
 LIBRARY_DIRECTORIES: tuple[str, ...] = (
     "/usr/lib/{triplet}",
-    "/usr/lib/{triplet}/nvidia/current",  # Debian keeps each branch in a folder of its own
+    "/usr/lib/{triplet}/nvidia/*",  # Debian keeps each branch in a folder of its own: current, tesla-470
     "/usr/lib64",
     "/lib/{triplet}",
-    "/lib/{triplet}/nvidia/current",
+    "/lib/{triplet}/nvidia/*",
     "/lib64",  # Container-Optimized OS installs below <driver root>/lib64
     "/usr/lib",  # Arch
     "/usr/local/nvidia/lib64",  # Container-Optimized OS, as containers see it
@@ -171,7 +172,7 @@ LIBRARY_DIRECTORIES: tuple[str, ...] = (
 )
 LIBRARY32_DIRECTORIES: tuple[str, ...] = (
     "/usr/lib/{triplet32}",
-    "/usr/lib/{triplet32}/nvidia/current",
+    "/usr/lib/{triplet32}/nvidia/*",
     "/lib/{triplet32}",
     "/usr/lib32",
     "/lib32",
@@ -191,7 +192,7 @@ BINARIES: tuple[BinaryRow, ...] = (
 )
 
 # Looked at after the directories of PATH, which a container engine may have cut short.
-BINARY_DIRECTORIES = ("/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/local/bin", "/usr/lib/nvidia/current")
+BINARY_DIRECTORIES = ("/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/local/bin", "/usr/lib/nvidia/*")
 
 FIRMWARE: tuple[FirmwareRow, ...] = (
     FirmwareRow(

@@ -18,7 +18,8 @@ CONFIGURATION_DIRECTORIES = ("/etc", "/usr/local/share", "/usr/share", "/")  # t
 def find_binaries(root: Root, rows: tuple[BinaryRow, ...], search_path: str) -> tuple[HostFile, ...]:
     """Return the programs, each from the first directory of `search_path` (as PATH) that has it as a regular file."""
     given = [directory for directory in search_path.split(":") if directory.startswith("/")]
-    directories = dict.fromkeys([*given, *BINARY_DIRECTORIES])
+    usual = [directory for name in BINARY_DIRECTORIES for directory in root.expand(name)]
+    directories = dict.fromkeys([*given, *usual])
     found = []
     for row in rows:
         for directory in directories:

@@ -160,8 +160,11 @@ class _Search:
         """Look into the directories where distributions put the driver, each of them once."""
         templates = [*LIBRARY_DIRECTORIES, *(LIBRARY32_DIRECTORIES if 32 in self.sizes else ())]
         pending = [
-            template.replace("{triplet}", self.machine.triplet).replace("{triplet32}", self.machine.triplet32)
+            directory
             for template in templates
+            for directory in self.root.expand(
+                template.replace("{triplet}", self.machine.triplet).replace("{triplet32}", self.machine.triplet32)
+            )
         ]
         visited: set[str] = set()
         while pending:

@@ -128,6 +128,11 @@ class Root:
         finally:
             os.close(descriptor)
 
+    def expand(self, directory: str) -> tuple[str, ...]:
+        """Return the paths that a directory's name stands for: a last component `*` means every name in its parent."""
+        parent, _, last = directory.rpartition("/")
+        return tuple(f"{parent}/{name}" for name in self.list_directory(parent)) if last == "*" else (directory,)
+
     def _stat(self, path: str, flags: int) -> os.stat_result | None:
         try:
             descriptor = self.open(path, flags)
