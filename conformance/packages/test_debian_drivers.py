@@ -266,11 +266,17 @@ def test_finds_all_libraries_of_both_word_sizes(driver: Driver, machine: Machine
 def test_sonames_are_those_of_readelf(driver: Driver, machine: Machine) -> None:
     """The loader cache gets each library under the SONAME that its file carries."""
     operations = machine.operations("compute,utility,video,graphics,ngx")
-    targets = {found["target"]: Path(found["source"]) for found in operations if found["operation"] == "BindFile"}
+    files = {Path(found["target"]): Path(found["source"]) for found in operations if found["operation"] == "BindFile"}
+    links = {
+        link: (link.parent / found["target"])
+        for found in operations
+        if found["operation"] == "CreateSymlink" and (link := Path(found["link"]))
+    }
     (update,) = [found for found in operations if found["operation"] == "UpdateLoaderCache"]
-    named = {targets[library["path"]]: library["soname"] for library in update["libraries"]}
-    files = expected_libraries(driver.files.root, driver.files.version, "all")
-    assert named == {path: soname for path in files if (soname := read_soname(path)) is not None}
+    paths = {Path(library["path"]): library["soname"] for library in update["libraries"]}
+    named = {files[links.get(path, path)]: soname for path, soname in paths.items()}
+    expected = expected_libraries(driver.files.root, driver.files.version, "all")
+    assert named == {path: soname for path in expected if (soname := read_soname(path)) is not None}
 
 
 @pytest.mark.parametrize("capability", BINARIES)

@@ -20,6 +20,8 @@ from pathlib import Path
 from nvfakes.errors import FakeError
 
 MARKER = "unpacked"  # written last, so a tree with it is whole
+LAYOUT = "merged"  # part of the cache's name; change it when trees are laid out in another way
+MERGED = ("bin", "lib", "lib32", "lib64", "sbin")
 UPDATE_SECONDS = 180
 DOWNLOAD_SECONDS = 900
 UNPACK_SECONDS = 300
@@ -175,7 +177,7 @@ def default_cache() -> Path:
 
 def fingerprint(branch: Branch) -> str:
     """Return a short name of a list of packages, so that a changed list is fetched anew."""
-    return hashlib.sha256(" ".join((branch.suite, *branch.packages)).encode()).hexdigest()[:12]
+    return hashlib.sha256(" ".join((LAYOUT, branch.suite, *branch.packages)).encode()).hexdigest()[:12]
 
 
 @contextlib.contextmanager
@@ -214,8 +216,20 @@ def unpack_branch(branch: Branch, folder: Path) -> str:
             run(["dpkg", "-x", str(deb), str(root)], seconds=UNPACK_SECONDS)
             deb.unlink()
     shutil.rmtree(debs)
+    merge_usr(root)
     # Debian's version is the driver's plus a revision: 535.261.03-1, 470.256.02-1~deb12u1.
     return available[branch.packages[0]][0].rpartition("-")[0]
+
+
+def merge_usr(root: Path) -> None:
+    """Make /lib and its like links into /usr, as on every installed Debian since 12; no package holds these links."""
+    for name in MERGED:
+        outer, inner = root / name, root / "usr" / name
+        if outer.is_dir():
+            shutil.copytree(outer, inner, symlinks=True, dirs_exist_ok=True, copy_function=shutil.move)
+            shutil.rmtree(outer)
+        if inner.is_dir():
+            outer.symlink_to(f"usr/{name}")
 
 
 class Apt:

@@ -17,6 +17,7 @@ from nvfakes.packages import (
     find_sources,
     fingerprint,
     format_source,
+    merge_usr,
     parse_list,
     parse_stanzas,
 )
@@ -130,3 +131,19 @@ def test_cache_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(PackagesError, match=r"cannot use the cache folder .*; set XDG_CACHE_HOME"):
         fetch("535", tmp_path / "file")
+
+
+def test_merged_usr(tmp_path: Path) -> None:
+    for path in ("lib/firmware/a", "usr/lib/firmware/b", "usr/lib/c", "usr/bin/d", "sbin/e"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(path)
+    (tmp_path / "lib/link").symlink_to("firmware/a")
+    merge_usr(tmp_path)
+    assert {path.name: os.readlink(path) for path in tmp_path.iterdir() if path.is_symlink()} == {
+        "bin": "usr/bin",
+        "lib": "usr/lib",
+        "sbin": "usr/sbin",
+    }
+    assert sorted(path.name for path in (tmp_path / "lib/firmware").iterdir()) == ["a", "b"]
+    assert (tmp_path / "usr/lib/link").read_text() == "lib/firmware/a"
+    assert (tmp_path / "usr/sbin/e").read_text() == "sbin/e"
