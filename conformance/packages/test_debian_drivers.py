@@ -27,6 +27,13 @@ SECONDS = 60
 OTHER_VERSION = "525.60.13"  # a release that none of the branches has
 BUS = "0000:17:00.0"
 UUID = "GPU-000000a0-1111-2222-3333-000000000000"
+NODES = {
+    "nvidia0": (195, 0),
+    "nvidiactl": (195, 255),
+    "nvidia-modeset": (195, 254),
+    "nvidia-uvm": (235, 0),
+    "nvidia-uvm-tools": (235, 1),
+}
 
 # Libraries by capability, from the names that libnvidia-container looks for.
 COMPUTE = {
@@ -89,10 +96,11 @@ BINARIES = {
 
 @dataclass(frozen=True)
 class Driver:
-    """A branch with its unpacked files."""
+    """A branch with its unpacked files, and the device nodes that any driver has."""
 
     branch: str
     files: DriverFiles
+    devices: Path
 
 
 @dataclass(frozen=True)
@@ -135,11 +143,24 @@ class Machine:
         return {Path(found["source"]) for found in self.operations(capabilities) if found["operation"] == "BindFile"}
 
 
+@pytest.fixture(scope="module")
+def devices(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a device root with one GPU; comes before the driver, so that nothing is fetched to be skipped."""
+    root = tmp_path_factory.mktemp("devices")
+    (root / "dev").mkdir()
+    for name, (major, minor) in NODES.items():
+        try:
+            os.mknod(root / "dev" / name, stat.S_IFCHR | 0o666, os.makedev(major, minor))
+        except PermissionError:
+            pytest.skip("mknod of a device is not permitted here; run as root")
+    return root
+
+
 @pytest.fixture(scope="module", params=sorted(BRANCHES))
-def driver(request: pytest.FixtureRequest) -> Driver:
+def driver(request: pytest.FixtureRequest, devices: Path) -> Driver:
     """Fetch a branch, or say why this machine cannot."""
     try:
-        return Driver(request.param, fetch(request.param))
+        return Driver(request.param, fetch(request.param), devices)
     except NoSourceError as error:
         pytest.skip(str(error))
     except PackagesError as error:
@@ -149,7 +170,7 @@ def driver(request: pytest.FixtureRequest) -> Driver:
 @pytest.fixture
 def machine(driver: Driver, tmp_path: Path) -> Machine:
     """Return a machine whose kernel module and files are the branch's."""
-    return make_machine(tmp_path, driver.files.root, driver.files.version)
+    return make_machine(tmp_path, driver)
 
 
 @pytest.fixture
@@ -164,11 +185,15 @@ def copy(driver: Driver, tmp_path: Path) -> Path:
     return root
 
 
-def make_machine(folder: Path, root: Path, version: str) -> Machine:
-    """Lay down what a kernel with one GPU shows, and a configuration that points there."""
-    proc, dev, rootfs = folder / "proc", folder / "devices", folder / "rootfs"
+def make_machine(folder: Path, driver: Driver, root: Path | None = None, version: str = "") -> Machine:
+    """Lay down what a kernel with one GPU shows, and a configuration that points there.
+
+    `root` and `version` replace the driver's own files and the version of its kernel module.
+    """
+    root, version = root or driver.files.root, version or driver.files.version
+    proc, rootfs = folder / "proc", folder / "rootfs"
     gpu = proc / "driver/nvidia/gpus" / BUS
-    for directory in (gpu, dev / "dev", folder / "sys/bus/pci/devices" / BUS, rootfs / "etc"):
+    for directory in (gpu, folder / "sys/bus/pci/devices" / BUS, rootfs / "etc"):
         directory.mkdir(parents=True)
     (rootfs / "etc/debian_version").write_text("12.0\n")
     (proc / "devices").write_text("Character devices:\n195 nvidia\n195 nvidiactl\n235 nvidia-uvm\n\nBlock devices:\n")
@@ -186,16 +211,9 @@ def make_machine(folder: Path, root: Path, version: str) -> Machine:
         f"Bus Type: \t PCIe\nDMA Size: \t 52 bits\nDMA Mask: \t 0xfffffffffffff\nBus Location: \t {BUS}\n"
         "Device Minor: \t 0\nGPU Excluded:\t No\n"
     )
-    nodes = {"nvidia0": (195, 0), "nvidiactl": (195, 255), "nvidia-modeset": (195, 254)}
-    nodes |= {"nvidia-uvm": (235, 0), "nvidia-uvm-tools": (235, 1)}
-    for name, (major, minor) in nodes.items():
-        try:
-            os.mknod(dev / "dev" / name, stat.S_IFCHR | 0o666, os.makedev(major, minor))
-        except PermissionError:
-            pytest.skip("mknod of a device is not permitted here; run as root")
     (folder / "config.toml").write_text(
         f'[nvidia-container-cli]\nroot = "{root}"\n\n'
-        f'[nvinject]\ndev-root = "{dev}"\nproc-root = "{proc}"\nsys-root = "{folder / "sys"}"\n'
+        f'[nvinject]\ndev-root = "{driver.devices}"\nproc-root = "{proc}"\nsys-root = "{folder / "sys"}"\n'
     )
     return Machine(folder, version)
 
@@ -330,7 +348,7 @@ def test_finds_nothing_of_another_version(driver: Driver, copy: Path, tmp_path: 
                 link = path.with_name(soname)
                 if not link.exists():
                     link.symlink_to(path.name)
-    machine = make_machine(tmp_path, copy, driver.files.version)
+    machine = make_machine(tmp_path, driver, copy)
     expected = expected_libraries(copy, driver.files.version, "all", (64, 32))
     found = machine.sources("all")
     assert not found & leftovers
@@ -368,7 +386,7 @@ def add_alternative(root: Path, public: str, name: str, path: Path) -> None:
 def test_installed_driver_through_alternatives_and_loader_cache(driver: Driver, copy: Path, tmp_path: Path) -> None:
     """On an installed Debian the public names are absolute links, and the loader cache lists those names."""
     install_alternatives(copy)
-    machine = make_machine(tmp_path, copy, driver.files.version)
+    machine = make_machine(tmp_path, driver, copy)
     found = machine.sources("all")
     expected = expected_libraries(copy, driver.files.version, "all", (64, 32))
     assert {path for path in found if is_library(path)} == expected
@@ -378,7 +396,7 @@ def test_installed_driver_through_alternatives_and_loader_cache(driver: Driver, 
 
 def test_kernel_module_of_another_version_is_an_error(driver: Driver, tmp_path: Path) -> None:
     """Files and kernel module that differ in version never work together; the message names both versions."""
-    machine = make_machine(tmp_path, driver.files.root, OTHER_VERSION)
+    machine = make_machine(tmp_path, driver, version=OTHER_VERSION)
     done = machine.plan("compute,utility")
     assert done.returncode == 6, done.stderr
     assert done.stderr.count("\n") == 1
