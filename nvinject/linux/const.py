@@ -17,6 +17,7 @@ NR_open_tree = 428
 NR_openat2 = 437
 NR_bpf = {"x86_64": 321, "aarch64": 280}.get(os.uname().machine, -1)
 NR_renameat2 = {"x86_64": 316, "aarch64": 276}.get(os.uname().machine, -1)
+NR_statx = {"x86_64": 332, "aarch64": 291}.get(os.uname().machine, -1)
 
 # include/uapi/linux/fcntl.h
 AT_EMPTY_PATH = 0x1000
@@ -31,6 +32,9 @@ RESOLVE_IN_ROOT = 0x10
 RESOLVE_NO_MAGICLINKS = 0x02
 RESOLVE_NO_SYMLINKS = 0x04
 RESOLVE_NO_XDEV = 0x01
+
+# include/uapi/linux/stat.h
+STATX_MNT_ID = 0x1000
 
 # include/uapi/linux/fs.h
 RENAME_EXCHANGE = 2

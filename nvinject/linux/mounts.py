@@ -6,6 +6,7 @@ belong here: which mounts there are, finding targets, undoing.
 
 import errno
 import os
+import struct
 
 from nvinject.linux import syscalls
 from nvinject.linux.const import (
@@ -33,8 +34,10 @@ from nvinject.linux.const import (
     MS_REC,
     MS_RELATIME,
     MS_REMOUNT,
+    MS_SLAVE,
     OPEN_TREE_CLOEXEC,
     OPEN_TREE_CLONE,
+    STATX_MNT_ID,
 )
 
 _ATTRIBUTES = {
@@ -93,6 +96,20 @@ def set_attributes(mount_fd: int, flags: "tuple[str, ...]", *, recursive: bool =
     """Make a mount private and set its flags."""
     below = AT_RECURSIVE if recursive else 0
     syscalls.mount_setattr(mount_fd, "", AT_EMPTY_PATH | below, (attributes(flags), 0, MS_PRIVATE, 0))
+
+
+def mount_id(fd: int) -> int:
+    """Return the id, as in mountinfo, of the mount that `fd` lies on; 0 where the kernel (before 5.8) does not tell."""
+    status = syscalls.statx(fd, "", AT_EMPTY_PATH, STATX_MNT_ID)
+    (mask,) = struct.unpack_from("=I", status)
+    (identifier,) = struct.unpack_from("=Q", status, 0x90)
+    return int(identifier) if mask & STATX_MNT_ID else 0
+
+
+def stop_sharing(mount_fd: int, descriptors_fd: int) -> None:
+    """Let mounts below no longer appear in the mount's peers, only theirs here; changes the current directory."""
+    os.fchdir(descriptors_fd)
+    syscalls.mount(None, str(mount_fd), None, MS_SLAVE, None)
 
 
 def make_tmpfs(mode: int, flags: "tuple[str, ...]") -> int:

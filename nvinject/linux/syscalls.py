@@ -20,6 +20,7 @@ from nvinject.linux.const import (
     NR_open_tree,
     NR_openat2,
     NR_renameat2,
+    NR_statx,
 )
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -30,6 +31,7 @@ _libc.setns.argtypes = (ctypes.c_int, ctypes.c_int)
 _libc.unshare.argtypes = (ctypes.c_int,)
 _libc.fstatfs.argtypes = (ctypes.c_int, ctypes.c_char_p)
 
+_STATX_SIZE = 256
 _STATFS_SIZE = 256  # struct statfs has 120 bytes on 64-bit machines; the rest is room
 
 
@@ -123,6 +125,13 @@ def setns(fd: int, nstype: int) -> None:
     """Join the namespace that `fd` refers to."""
     if _libc.setns(fd, nstype) < 0:
         _raise_errno("setns")
+
+
+def statx(dirfd: int, path: str, flags: int, mask: int) -> bytes:
+    """Return struct statx; its field stx_mask tells which of the fields asked for in `mask` are filled in."""
+    buffer = ctypes.create_string_buffer(_STATX_SIZE)
+    _syscall(NR_statx, path or "statx", dirfd, os.fsencode(path), flags, mask, ctypes.addressof(buffer))
+    return buffer.raw
 
 
 def umount2(target: str, flags: int) -> None:

@@ -36,35 +36,39 @@ class NoDeviceCgroupError(Exception):
 def find_device_cgroup(membership: str, mounts: "tuple[Mount, ...]") -> DeviceCgroup:
     """Choose from the text of /proc/<pid>/cgroup and our own mounts; cgroups(7) has the format.
 
-    Version 1 with the devices controller wins, the unified hierarchy is taken only without it. Raises
-    NoDeviceCgroupError.
+    The devices controller of version 1 wins where it is mounted, as it does for the runtimes; the unified hierarchy is
+    taken without it. Raises NoDeviceCgroupError.
     """
-    version, group = _device_hierarchy(membership)
-    if group.startswith("/.."):
-        raise NoDeviceCgroupError(f"the container's cgroup {group} is outside of this cgroup namespace")
-    for mount in mounts:
-        if version == 1:
-            fits = mount.fstype == "cgroup" and "devices" in mount.super_options
-        else:
-            fits = mount.fstype == "cgroup2"
-        inside = _below(mount.root, group) if fits else None
-        if inside is not None:
-            return DeviceCgroup(version=version, path=mount.mount_point.rstrip("/") + inside)
-    raise NoDeviceCgroupError(f"no mount of cgroup version {version} shows the container's cgroup {group}")
+    reason = "the container is in no cgroup that has device rules"
+    for version, group in _hierarchies(membership):
+        if group.startswith("/.."):
+            reason = f"the container's cgroup {group} is outside of this cgroup namespace"
+            continue
+        for mount in mounts:
+            inside = _below(mount.root, group) if _shows(mount, version) else None
+            if inside is not None:
+                return DeviceCgroup(version=version, path=mount.mount_point.rstrip("/") + inside)
+        reason = f"no mount of cgroup version {version} shows the container's cgroup {group}"
+    raise NoDeviceCgroupError(reason)
 
 
-def _device_hierarchy(membership: str) -> "tuple[int, str]":
-    unified = None
+def _shows(mount: "Mount", version: int) -> bool:
+    if version == 1:
+        return mount.fstype == "cgroup" and "devices" in mount.super_options
+    return mount.fstype == "cgroup2"
+
+
+def _hierarchies(membership: str) -> "list[tuple[int, str]]":
+    """Return version and cgroup of the hierarchies that may hold device rules, version 1 first."""
+    found = []
     for line in membership.splitlines():
         hierarchy, _, rest = line.partition(":")
         controllers, _, group = rest.partition(":")
         if "devices" in controllers.split(","):
-            return 1, group
-        if hierarchy == "0" and not controllers:
-            unified = group
-    if unified is None:
-        raise NoDeviceCgroupError("the container is in no cgroup that has device rules")
-    return 2, unified
+            found.insert(0, (1, group))
+        elif hierarchy == "0" and not controllers:
+            found.append((2, group))
+    return found
 
 
 def _below(root: str, group: str) -> "str | None":

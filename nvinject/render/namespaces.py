@@ -17,6 +17,7 @@ from nvinject.record import Record
 from nvinject.render.cgroup import DeviceRules
 from nvinject.render.journal import Journal
 from nvinject.render.operations import Executor, Source
+from nvinject.render.sharing import SharedMounts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -205,7 +206,10 @@ class _Work:
         descriptors_fd = mounts.open_descriptors()
         self._open_sources()
         self._enter()
-        executor = Executor(self._container.root_fd, self._journal, descriptors_fd=descriptors_fd, modern=self._modern)
+        sharing = SharedMounts(self._container.proc_fd, descriptors_fd)
+        executor = Executor(
+            self._container.root_fd, self._journal, sharing, descriptors_fd=descriptors_fd, modern=self._modern
+        )
         for operation, source in zip(self._operations, self._sources, strict=True):
             try:
                 self._report("log", f"{operation.describe()} [{operation.reason}]")

@@ -15,6 +15,7 @@ from nvinject.linux import inroot, mounts, syscalls
 from nvinject.linux.const import PROC_ROOT_INO, PROC_SUPER_MAGIC
 from nvinject.render import loadercache
 from nvinject.render.journal import Journal
+from nvinject.render.sharing import SharedMounts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -96,8 +97,11 @@ class Executor:
     `descriptors_fd` is this process's /proc/self/fd; `modern` tells whether the kernel has the mount API of 5.12.
     """
 
-    def __init__(self, root_fd: int, journal: Journal, *, descriptors_fd: int, modern: bool) -> None:
+    def __init__(
+        self, root_fd: int, journal: Journal, sharing: SharedMounts, *, descriptors_fd: int, modern: bool
+    ) -> None:
         """Keep what all operations need."""
+        self._sharing = sharing
         self._root_fd = root_fd
         self._journal = journal
         self._descriptors_fd = descriptors_fd
@@ -128,6 +132,7 @@ class Executor:
         parent_fd, name = self._parent(operation.target, PARENT_MODE, follow_last=True)
         target_fd = self._mount_point(parent_fd, name, operation.target, source.status.st_mode, mode & 0o777)
         try:
+            self._sharing.stop(target_fd, operation.target)
             if self._modern:
                 mounts.attach(source.mount_fd, target_fd)
                 self._journal_mount(source.mount_fd, operation.target)
@@ -146,6 +151,7 @@ class Executor:
         else:
             target_fd = self._mount_point(parent_fd, name, operation.target, stat.S_IFDIR, operation.mode)
         try:
+            self._sharing.stop(target_fd, operation.target)
             self._cover(operation, parent_fd, name, target_fd)
         finally:
             os.close(target_fd)
@@ -157,7 +163,6 @@ class Executor:
             _write_files(mount_fd, operation.files)
             mounts.attach(mount_fd, target_fd)
             self._journal_mount(mount_fd, operation.target)
-            mounts.set_attributes(mount_fd, writable)  # what is attached takes the propagation of its parent
         else:
             mounts.old_tmpfs(target_fd, operation.mode, self._descriptors_fd)
             mount_fd = self._protect(parent_fd, name, operation.target, writable)
@@ -189,6 +194,8 @@ class Executor:
 
     def _replace_by_link(self, parent_fd: int, name: str, target: str) -> None:
         """Replace a file by a link in one step, keeping the file under a temporary name until the plan is done."""
+        if stat.S_ISDIR(os.stat(name, dir_fd=parent_fd, follow_symlinks=False).st_mode):
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), name)  # link(2) would only say EPERM
         backup = inroot.temporary_name(name)
         os.link(name, backup, src_dir_fd=parent_fd, dst_dir_fd=parent_fd, follow_symlinks=False)
         self._journal.at_end(f"removal of {backup}", lambda: os.unlink(backup, dir_fd=parent_fd))
