@@ -1,0 +1,117 @@
+"""OCI runtimes: create, start, wait for and delete a container, each with a time limit.
+
+Belongs here: the command lines of runc and crun (they share them) and what a runtime cannot do on this machine. Does
+not belong here: the bundle (bundle.py) and what is seen in the container (observe.py).
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+CREATE_SECONDS = 40.0
+STEP_SECONDS = 20.0
+
+
+class RuntimeUnavailableError(Exception):
+    """The runtime cannot be used here; the message says why."""
+
+
+@dataclass(frozen=True)
+class Created:
+    """What `create` did: its exit code (None: killed at the time limit), its log and the init process."""
+
+    code: int | None
+    log: str
+    pid: int
+
+
+class Runtime:
+    """A low-level runtime with a state directory of its own."""
+
+    def __init__(self, name: str, state: Path, *, rootless: bool) -> None:
+        """Find the program.
+
+        Raises: RuntimeUnavailableError when it is not on PATH.
+        """
+        program = shutil.which(name)
+        if program is None:
+            raise RuntimeUnavailableError(f"{name} is not installed")
+        self.name = name
+        self.program = program
+        self.state = state
+        state.mkdir(mode=0o700, exist_ok=True)
+        self._global = [program, "--root", str(state)]
+        if rootless and name == "runc":
+            self._global += ["--rootless", "true"]
+
+    def version(self) -> str:
+        """Return the first line of the runtime's own version text."""
+        result = subprocess.run([self.program, "--version"], capture_output=True, text=True, timeout=10, check=False)
+        return result.stdout.splitlines()[0] if result.stdout else "unknown"
+
+    def create(self, identifier: str, bundle: Path) -> Created:
+        """Create the container; its output goes to `output` in the bundle, the runtime's messages to `log`."""
+        log = bundle / "runtime.log"
+        pid_file = bundle / "pid"
+        command = [*self._global, "--log", str(log), "create", "--bundle", str(bundle), "--pid-file", str(pid_file)]
+        with (bundle / "output").open("wb") as output:
+            process = subprocess.Popen(
+                [*command, identifier], stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            )
+        code = wait_or_kill(process, CREATE_SECONDS)
+        pid = int(pid_file.read_text() or "0") if pid_file.exists() else 0
+        return Created(code, log.read_text(errors="replace") if log.exists() else "", pid)
+
+    def start(self, identifier: str) -> int | None:
+        """Let the created container run its process."""
+        return self._step("start", identifier)
+
+    def delete(self, identifier: str) -> int | None:
+        """Remove the container, whatever state it is in."""
+        return self._step("delete", "--force", identifier)
+
+    def _step(self, *arguments: str) -> int | None:
+        process = subprocess.Popen(
+            [*self._global, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        return wait_or_kill(process, STEP_SECONDS)
+
+
+def wait_or_kill(process: subprocess.Popen[bytes], seconds: float) -> int | None:
+    """Return the exit code, or None after killing the process and its session at the time limit."""
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        return None
+
+
+def wait_for_end(pid: int, seconds: float) -> bool:
+    """Wait until a process is gone or a zombie; returns whether it ended in time.
+
+    A container's init becomes our child when we are its subreaper, otherwise /proc is asked.
+    """
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with contextlib.suppress(ChildProcessError):
+            if os.waitpid(pid, os.WNOHANG)[0] == pid:
+                return True
+        try:
+            status = Path(f"/proc/{pid}/stat").read_text()
+        except OSError:
+            return True
+        if status.rpartition(")")[2].split()[0] == "Z":
+            return True
+        time.sleep(0.002)
+    return False
