@@ -8,6 +8,7 @@ own mount namespace), cgroups (below one name) and processes (marked by a variab
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -98,11 +99,19 @@ class Daemon:
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
                 break
-            with contextlib.suppress(DockerException, OSError), contextlib.closing(self.client()) as client:
-                client.ping()
+            if self.answers():
                 return
             time.sleep(0.1)
         raise DaemonError(f"dockerd did not start on machine {self.machine}; the end of its log:\n{self.log[-3000:]}")
+
+    def answers(self) -> bool:
+        """Say whether a daemon answers; the SDK would leave a socket open where none does."""
+        with socket.socket(socket.AF_UNIX) as connection, contextlib.suppress(OSError):
+            connection.settimeout(CALL_SECONDS)
+            connection.connect(self.socket.removeprefix("unix://"))
+            connection.sendall(b"GET /_ping HTTP/1.0\r\n\r\n")
+            return b" 200 " in connection.recv(64)
+        return False
 
     def kill(self) -> None:
         """End the daemon at once, without a chance to tidy up."""
@@ -110,10 +119,8 @@ class Daemon:
 
     def stop(self) -> None:
         """End every container, the daemon and what outlives it; never raises for something that is already gone."""
-        with contextlib.suppress(DockerException, OSError), contextlib.closing(self.client()) as client:
-            for container in client.containers.list(all=True):
-                with contextlib.suppress(DockerException, OSError):
-                    container.remove(force=True)
+        if self.answers():
+            self.remove_containers()
         with contextlib.suppress(OSError, ValueError):
             os.kill(int((self.folder / "pid").read_text()), signal.SIGTERM)
         try:
@@ -127,6 +134,13 @@ class Daemon:
             for directory, _, _ in os.walk(path, topdown=False):
                 with contextlib.suppress(OSError):
                     os.rmdir(directory)
+
+    def remove_containers(self) -> None:
+        """End every container while the daemon can still unmount and tidy up."""
+        with contextlib.suppress(DockerException, OSError), contextlib.closing(self.client()) as client:
+            for container in client.containers.list(all=True):
+                with contextlib.suppress(DockerException, OSError):
+                    container.remove(force=True)
 
     def end_processes(self) -> None:
         """Kill shims and container processes that outlived the daemon, by the marks that only they carry."""
