@@ -46,7 +46,7 @@ def _debian32(triplet32: str) -> str:
 
 
 def _other32(root_fd: int) -> str:
-    """Return the 32-bit directory where there are no triplets: /usr/lib32, else a /usr/lib that is not the 64-bit one."""
+    """Return the 32-bit directory where there are no triplets: /usr/lib32, or a /usr/lib that is not for 64 bits."""
     if not _exists(root_fd, "/usr/lib32"):
         plain = _stat(root_fd, "/usr/lib")
         wide = _stat(root_fd, "/usr/lib64")

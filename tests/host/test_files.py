@@ -1,0 +1,107 @@
+"""Programs, firmware, sockets and configuration: where they are looked for, and what does not count."""
+
+import pytest
+
+from nvinject.core import catalog
+from nvinject.core.model import HostFile
+from nvinject.host import files
+from nvinject.host.root import Root
+
+from .machine import VERSION, HostTree
+
+SMI = catalog.binaries_for(("utility",))[:1]
+
+
+@pytest.mark.parametrize(
+    ("present", "search_path", "found"),
+    [
+        (["/opt/bin/nvidia-smi", "/usr/bin/nvidia-smi"], "/opt/bin:/usr/bin", "/opt/bin/nvidia-smi"),
+        (["/opt/bin/nvidia-smi", "/usr/bin/nvidia-smi"], "/usr/bin:/opt/bin", "/usr/bin/nvidia-smi"),
+        (["/usr/bin/nvidia-smi"], "", "/usr/bin/nvidia-smi"),
+        (["/usr/bin/nvidia-smi"], "relative:.::/", "/usr/bin/nvidia-smi"),
+        (["/nvidia-smi"], "/", "/nvidia-smi"),
+        (["/usr/lib/nvidia/current/nvidia-smi"], "/usr/bin", "/usr/lib/nvidia/current/nvidia-smi"),
+        (["/opt/bin/nvidia-smi"], "/usr/bin", ""),
+        (["/usr/bin/nvidia-smi/folder"], "/usr/bin", ""),
+    ],
+)
+def test_binaries(tree: HostTree, present: list[str], search_path: str, found: str) -> None:
+    """The first directory of PATH with a regular file wins; the usual directories come after PATH."""
+    for path in present:
+        tree.write(path)
+    with Root(str(tree.root)) as root:
+        expected = (HostFile(name="nvidia-smi", path=found),) if found else ()
+        assert files.find_binaries(root, SMI, search_path) == expected
+
+
+def test_binary_behind_links(tree: HostTree) -> None:
+    """The path is that of the file at the end of all links, inside the driver root."""
+    tree.write("/usr/lib/nvidia/current/nvidia-smi")
+    tree.link("/etc/alternatives/nvidia-smi", "/usr/lib/nvidia/current/nvidia-smi")
+    tree.link("/usr/bin/nvidia-smi", "/etc/alternatives/nvidia-smi")
+    with Root(str(tree.root)) as root:
+        found = files.find_binaries(root, SMI, "/usr/bin")
+    assert found == (HostFile(name="nvidia-smi", path="/usr/lib/nvidia/current/nvidia-smi"),)
+
+
+def test_firmware(tree: HostTree) -> None:
+    """Only the driver's version and the catalogue's names count."""
+    for version in (VERSION, "1.2"):
+        for name in ("gsp_ga10x.bin", "gsp.bin", "gsp.txt", "other.bin"):
+            tree.write(f"/usr/lib/firmware/nvidia/{version}/{name}")
+    tree.link("/lib", "usr/lib")
+    with Root(str(tree.root)) as root:
+        found = files.find_firmware(root, catalog.FIRMWARE, VERSION)
+        assert files.find_firmware(root, catalog.FIRMWARE, "9.9") == ()
+    assert [(file.name, file.path) for file in found] == [
+        (name, f"/usr/lib/firmware/nvidia/{VERSION}/{name}") for name in ("gsp.bin", "gsp_ga10x.bin")
+    ]
+
+
+def test_sockets(tree: HostTree) -> None:
+    """/run comes before /var/run, links are followed, a file is no socket, and the MPS pipes are a folder."""
+    tree.add_socket("/run/nvidia-persistenced/socket")
+    tree.link("/var/run", "/run")
+    tree.write("/run/nvidia-fabricmanager/socket")
+    (tree.root / "tmp/nvidia-mps").mkdir(parents=True)
+    with Root(str(tree.root)) as root:
+        found, notes = files.find_sockets(root, catalog.SOCKETS)
+    assert [(file.name, file.path) for file in found] == [
+        ("nvidia-persistenced", "/run/nvidia-persistenced/socket"),
+        ("nvidia-mps", "/tmp/nvidia-mps"),
+    ]
+    assert notes == ()
+
+
+def test_socket_in_var_run(tree: HostTree) -> None:
+    """Where /var/run is a folder of its own the socket is found there."""
+    tree.add_socket("/var/run/nvidia-persistenced/socket")
+    with Root(str(tree.root)) as root:
+        found, _ = files.find_sockets(root, catalog.SOCKETS)
+    assert found == (HostFile(name="nvidia-persistenced", path="/var/run/nvidia-persistenced/socket"),)
+
+
+def test_configured_mps_directory(tree: HostTree) -> None:
+    """CUDA_MPS_PIPE_DIRECTORY replaces the usual folder; a relative one does not count."""
+    (tree.root / "tmp/nvidia-mps").mkdir(parents=True)
+    (tree.root / "run/mps").mkdir(parents=True)
+    with Root(str(tree.root)) as root:
+        chosen, _ = files.find_sockets(root, catalog.SOCKETS, "/run/mps")
+        ignored, _ = files.find_sockets(root, catalog.SOCKETS, "run/mps")
+    assert [file.path for file in chosen] == ["/run/mps"]
+    assert [file.path for file in ignored] == ["/tmp/nvidia-mps"]
+
+
+def test_configuration(tree: HostTree) -> None:
+    """/etc comes before the data directories; the driver root itself comes last."""
+    tree.write("/etc/OpenCL/vendors/nvidia.icd")
+    tree.write("/usr/share/vulkan/icd.d/nvidia_icd.json")
+    tree.write("/etc/vulkan/icd.d/nvidia_icd.json")
+    tree.write("/vulkan/implicit_layer.d/nvidia_layers.json")
+    with Root(str(tree.root)) as root:
+        found = files.find_configuration(root, catalog.CONFIGURATION_FILES)
+    assert [file.path for file in found] == [
+        "/etc/vulkan/icd.d/nvidia_icd.json",
+        "/vulkan/implicit_layer.d/nvidia_layers.json",
+        "/etc/OpenCL/vendors/nvidia.icd",
+    ]
