@@ -12,8 +12,12 @@ NVIDIA_MAJOR = 195  # fixed for nvidiaN, nvidiactl and nvidia-modeset; all other
 GPU_CLASSES = ("nvidia", "nvidia-frontend")  # old drivers register nvidia-frontend
 CAPABILITY_CLASS = "nvidia-caps"
 CAPABILITY_DIRECTORY = "/dev/nvidia-caps"
+DRM_MAJOR = 226  # Documentation/admin-guide/devices.txt of the kernel
 IMEX_CLASS = "nvidia-caps-imex-channels"
 IMEX_DIRECTORY = "/dev/nvidia-caps-imex-channels"
+# No capability of images: everything that belongs to the driver, for containers of which nothing is known yet.
+WHOLE_DRIVER = "whole-driver"
+
 MPS_DIRECTORY = "/tmp/nvidia-mps"  # noqa: S108  # the daemon's documented default, not a file of ours
 
 
@@ -86,6 +90,21 @@ class SymlinkRow(Record):
     target: str
     beside: str
     reason: str
+    capabilities: tuple[str, ...] = ()
+
+
+class NodeSetRow(Record):
+    """Device nodes that belong together and to no GPU, and the files that go with them.
+
+    A pattern is a path, or the start of one before `*`.
+    """
+
+    name: str
+    device_class: str
+    patterns: tuple[str, ...]
+    files: tuple[str, ...]
+    reason: str
+    remedy: str
 
 
 class ConfigurationRow(Record):
@@ -191,6 +210,25 @@ BINARIES: tuple[BinaryRow, ...] = (
     BinaryRow(name="nvidia-cuda-mps-server", capabilities=("compute",), reason="runs the multi-process service"),
 )
 
+# Parts of the driver that only whole-driver requests get: libraries with a version of their own, and modules that the X
+# server opens by path, in folders beside or below the driver's library folder (driver-files.md, section 2).
+OWN_VERSION_LIBRARIES: tuple[str, ...] = (
+    "libnvidia-egl-gbm.so",
+    "libnvidia-egl-wayland.so",
+    "libnvidia-egl-wayland2.so",
+    "libnvidia-egl-xcb.so",
+    "libnvidia-egl-xlib.so",
+    "libnvidia-nvvm70.so",
+)
+MODULE_DIRECTORIES: tuple[str, ...] = (
+    "nvidia/xorg",
+    "xorg/modules/drivers",
+    "xorg/modules/extensions",
+    "xorg/modules/updates/drivers",
+    "xorg/modules/updates/extensions",
+)
+MODULES: tuple[str, ...] = ("nvidia_drv.so", "libglxserver_nvidia.so")
+
 # Looked at after the directories of PATH, which a container engine may have cut short.
 BINARY_DIRECTORIES = ("/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/local/bin", "/usr/lib/nvidia/*")
 
@@ -288,6 +326,13 @@ SYMLINKS: tuple[SymlinkRow, ...] = (
         beside="libnvidia-opticalflow.so",
         reason="the optical flow API is opened by this name",
     ),
+    SymlinkRow(
+        link="gbm/nvidia-drm_gbm.so",
+        target="../libnvidia-allocator.so.1",
+        beside="libnvidia-allocator.so",
+        reason="GBM opens its back end by the name of the DRM driver",
+        capabilities=(WHOLE_DRIVER,),
+    ),
 )
 
 
@@ -322,6 +367,50 @@ CONFIGURATION_FILES: tuple[ConfigurationRow, ...] = (
     _etc("vulkan/implicit_layer.d/nvidia_layers.json", "graphics", "Vulkan layer for switchable graphics"),
     _etc("OpenCL/vendors/nvidia.icd", "compute", "tells the OpenCL loader about the driver"),
 )
+
+
+NODE_SETS: tuple[NodeSetRow, ...] = (
+    NodeSetRow(
+        name="gds",
+        device_class="gds",
+        patterns=("/dev/nvidia-fs*",),
+        files=("/run/udev", "/etc/cufile.json"),
+        reason="GPUDirect Storage",
+        remedy="load the module nvidia-fs",
+    ),
+    NodeSetRow(
+        name="mofed",
+        device_class="mofed",
+        patterns=("/dev/infiniband/uverbs*", "/dev/infiniband/rdma_cm"),
+        files=(),
+        reason="RDMA network adapters",
+        remedy="load the modules ib_uverbs and rdma_ucm",
+    ),
+    NodeSetRow(
+        name="gdrcopy",
+        device_class="gdrcopy",
+        patterns=("/dev/gdrdrv",),
+        files=(),
+        reason="GDRCopy",
+        remedy="load the module gdrdrv",
+    ),
+    NodeSetRow(
+        name="nvswitch",
+        device_class="nvswitch",
+        patterns=("/dev/nvidia-nvswitchctl", "/dev/nvidia-nvswitch*"),
+        files=(),
+        reason="NVSwitch",
+        remedy="this machine needs NVSwitches, and nvidia-modprobe makes their nodes",
+    ),
+)
+
+# Every node of the driver, for containers that manage it; what begins with one of the last names has a set of its own.
+MANAGEMENT_NODES: tuple[str, ...] = (
+    "/dev/nvidia*",
+    f"{CAPABILITY_DIRECTORY}/nvidia-cap*",
+    f"{IMEX_DIRECTORY}/channel*",
+)
+NO_MANAGEMENT_NODES: tuple[str, ...] = ("nvidia-fs", "nvidia-nvswitch", "nvidia-nvlink")
 
 
 def is_wanted(row_capabilities: tuple[str, ...], capabilities: tuple[str, ...]) -> bool:
@@ -369,9 +458,13 @@ def library_row(soname: str) -> LibraryRow | None:
     return next((row for row in LIBRARIES if soname.startswith(row.prefix)), None)
 
 
-def symlinks_for(sonames: tuple[str, ...]) -> tuple[SymlinkRow, ...]:
+def symlinks_for(sonames: tuple[str, ...], capabilities: tuple[str, ...] = ()) -> tuple[SymlinkRow, ...]:
     """Return the links that go beside the given libraries."""
-    return tuple(row for row in SYMLINKS if any(soname.startswith(row.beside) for soname in sonames))
+    return tuple(
+        row
+        for row in SYMLINKS
+        if is_wanted(row.capabilities, capabilities) and any(soname.startswith(row.beside) for soname in sonames)
+    )
 
 
 def major_of(classes: tuple[str, ...], majors: tuple[tuple[str, int], ...], default: int = NVIDIA_MAJOR) -> int:

@@ -39,12 +39,20 @@ class MigDevice(Record):
     node_fault: str = ""
 
 
+class DisplayLink(Record):
+    """A link of /dev/dri/by-path: its path, and what it says (`../card1`)."""
+
+    path: str
+    target: str
+
+
 class Gpu(Record):
     """A physical GPU as the kernel driver shows it.
 
     `index` counts GPUs in PCI order, as NVML does; `minor` is N of /dev/nvidiaN; `bus_id` is the sysfs form
     (`0000:17:00.0`). `brand` and `architecture` are None until NVML was asked, `uuid` may be "" until then (the driver
-    does not know it before a GPU's first use). Where `node` is None, `node_fault` says why.
+    does not know it before a GPU's first use). Where `node` is None, `node_fault` says why. The display nodes are those
+    of /dev/dri, looked for only where the whole driver is asked for.
     """
 
     index: int
@@ -59,14 +67,20 @@ class Gpu(Record):
     architecture: str | None = None
     mig_devices: tuple[MigDevice, ...] = ()
     mig_capable: bool = False
+    display_nodes: tuple[DeviceNode, ...] = ()
+    display_links: tuple[DisplayLink, ...] = ()
 
 
 class Library(Record):
-    """A shared library of the driver: its SONAME, its file with all links resolved, its word size."""
+    """A shared library of the driver: its SONAME, its file with all links resolved, its word size.
+
+    `is_module` tells that programs open it by its path (modules of the X server), not through the loader's search.
+    """
 
     soname: str
     path: str
     bits: int = 64
+    is_module: bool = False
 
 
 class HostFile(Record):
@@ -123,8 +137,10 @@ class Inventory(Record):
 class ContainerLayout(Record):
     """What the image's file system says about where files belong.
 
-    `library32_directory` is empty where the image has no place for 32-bit libraries. `compat_directory` holds the
-    image's own CUDA forward compatibility libraries, made for driver `compat_version` (both "" where there are none).
+    `library_directory` is empty where no image was looked at: libraries then lie where the host has them, and what
+    depends on the image is left to the container's start (UNKNOWN_IMAGE). `library32_directory` is empty where the
+    image has no place for 32-bit libraries. `compat_directory` holds the image's own CUDA forward compatibility
+    libraries, made for driver `compat_version` (both "" where there are none).
     """
 
     library_directory: str
@@ -132,3 +148,6 @@ class ContainerLayout(Record):
     musl_path_file: str = ""
     compat_directory: str = ""
     compat_version: str = ""
+
+
+UNKNOWN_IMAGE = ContainerLayout(library_directory="")

@@ -36,7 +36,10 @@ class BindFile(Operation):
 
 
 class BindDevice(Operation):
-    """Show a character device of the host in the container; its number must be major:minor when it is bound."""
+    """Show a character device of the host in the container; its number must be major:minor when it is bound.
+
+    `uid` and `gid` are the owners on the host.
+    """
 
     source: str
     target: str
@@ -44,6 +47,8 @@ class BindDevice(Operation):
     minor: int
     mode: int
     flags: tuple[str, ...]
+    uid: int = 0
+    gid: int = 0
 
     def describe(self) -> str:
         """Return node and number."""
@@ -97,6 +102,20 @@ class LoaderLibrary(Record):
     soname: str
     path: str
     bits: int = 64
+
+
+class DecideCompat(Operation):
+    """When the container starts, decide whether the image's own CUDA libraries come before the host's.
+
+    For images that are not known yet; the loader cache that is updated afterwards heeds the decision.
+    """
+
+    driver_version: str
+    cuda_version: str = ""
+
+    def describe(self) -> str:
+        """Return what the image's libraries are compared with."""
+        return f"decide at start whether CUDA libraries of the image go before those of driver {self.driver_version}"
 
 
 class UpdateLoaderCache(Operation):

@@ -14,13 +14,14 @@ from nvinject.core.plan import (
     BindDevice,
     BindFile,
     CreateSymlink,
+    DecideCompat,
     LoaderLibrary,
     MaskDirectory,
     Operation,
     Plan,
     UpdateLoaderCache,
 )
-from nvinject.core.policy import Policy
+from nvinject.core.policy import Policy, Roots
 from nvinject.core.request import ContainerRequest
 from nvinject.core.requirements import check, collect_facts, needed_attributes
 from nvinject.core.selection import Selection, select
@@ -63,7 +64,7 @@ def plan(inventory: Inventory, request: ContainerRequest, policy: Policy, layout
         *plan_application_profile(request, selection),
         *plan_binaries(inventory, request),
         *plan_libraries(inventory, layout, libraries),
-        *plan_library_links(inventory, layout, libraries),
+        *plan_library_links(inventory, request, layout, libraries),
         *plan_configuration(inventory, request),
         *plan_firmware(inventory, request),
         *plan_sockets(inventory, request),
@@ -102,13 +103,20 @@ def basename(path: str) -> str:
 
 def expose_node(inventory: Inventory, node: DeviceNode, reason: str) -> list[Operation]:
     """Return the two operations that make a device usable: its node, and the right to open it."""
+    return expose(inventory.roots, node, reason)
+
+
+def expose(roots: Roots, node: DeviceNode, reason: str) -> list[Operation]:
+    """Return the two operations that make a device of a device root usable."""
     return [
         BindDevice(
-            source=below(inventory.roots.dev, node.path),
+            source=below(roots.dev, node.path),
             target=node.path,
             major=node.major,
             minor=node.minor,
             mode=node.mode,
+            uid=node.uid,
+            gid=node.gid,
             flags=DEVICE_FLAGS,
             reason=reason,
         ),
@@ -170,15 +178,18 @@ def wanted_libraries(inventory: Inventory, request: ContainerRequest) -> tuple[L
     """Return the libraries that the capabilities name, 32-bit ones only with compat32."""
     rows = catalog.libraries_for(request.capabilities)
     sizes = catalog.word_sizes_for(request.capabilities)
+    whole = catalog.WHOLE_DRIVER in request.capabilities
     return tuple(
         library
         for library in inventory.driver.libraries
-        if library.bits in sizes and any(library.soname.startswith(row.prefix) for row in rows)
+        if library.bits in sizes and (whole or any(library.soname.startswith(row.prefix) for row in rows))
     )
 
 
 def library_directory(layout: ContainerLayout, library: Library) -> str:
     """Return the folder of the container that takes a library ("" where the image has none for its word size)."""
+    if not layout.library_directory or library.is_module:
+        return library.path.rpartition("/")[0]
     return layout.library_directory if library.bits == 64 else layout.library32_directory
 
 
@@ -188,20 +199,20 @@ def plan_libraries(inventory: Inventory, layout: ContainerLayout, libraries: tup
     for library in libraries:
         directory = library_directory(layout, library)
         row = catalog.library_row(library.soname)
-        if directory and row is not None:
+        if directory:
             operations.append(
                 BindFile(
                     source=below(inventory.roots.driver, library.path),
                     target=f"{directory}/{basename(library.path)}",
                     flags=FILE_FLAGS,
-                    reason=row.reason,
+                    reason="part of the driver" if row is None else row.reason,
                 )
             )
     return operations
 
 
 def plan_library_links(
-    inventory: Inventory, layout: ContainerLayout, libraries: tuple[Library, ...]
+    inventory: Inventory, request: ContainerRequest, layout: ContainerLayout, libraries: tuple[Library, ...]
 ) -> list[Operation]:
     """Link SONAMEs to versioned files, and the few names that programs open although no SONAME says so."""
     operations: list[Operation] = []
@@ -225,7 +236,7 @@ def plan_library_links(
                 target=row.target.replace("{version}", inventory.driver.version),
                 reason=row.reason,
             )
-            for row in catalog.symlinks_for((library.soname,))
+            for row in catalog.symlinks_for((library.soname,), request.capabilities)
         ]
     return operations
 
@@ -305,7 +316,29 @@ def plan_gpus(inventory: Inventory, selection: Selection) -> list[Operation]:
                     reason=f"GPU {gpu.index} ({gpu.uuid})",
                 )
             )
+        # A GPU that is cut into slices draws nothing.
+        if not gpu.mig_devices:
+            operations += plan_display(inventory, gpu)
     return operations
+
+
+def plan_display(inventory: Inventory, gpu: Gpu) -> list[Operation]:
+    """Give access to the nodes through which a GPU draws, and make the links that name them by bus address."""
+    reason = f"drawing with GPU {gpu.index} ({gpu.uuid})"
+    return [
+        *(operation for node in gpu.display_nodes for operation in expose_node(inventory, node, reason)),
+        *(CreateSymlink(link=link.path, target=link.target, force=True, reason=reason) for link in gpu.display_links),
+    ]
+
+
+def plan_node_set(
+    roots: Roots, nodes: tuple[DeviceNode, ...], files: tuple[str, ...], reason: str
+) -> tuple[Operation, ...]:
+    """Give access to nodes that belong to no GPU, and show the files that go with them."""
+    return (
+        *(operation for node in nodes for operation in expose(roots, node, reason)),
+        *(BindFile(source=below(roots.driver, file), target=file, flags=FILE_FLAGS, reason=reason) for file in files),
+    )
 
 
 def plan_mig_devices(inventory: Inventory, request: ContainerRequest, selection: Selection) -> list[Operation]:
@@ -385,7 +418,7 @@ def plan_loader_cache(
     libraries: tuple[Library, ...],
 ) -> tuple[list[Operation], list[str]]:
     """Make the loader find the libraries, and the image's newer CUDA libraries before them."""
-    placed = [(library, library_directory(layout, library)) for library in libraries]
+    placed = [(library, library_directory(layout, library)) for library in libraries if not library.is_module]
     known = tuple(
         LoaderLibrary(soname=library.soname, path=f"{directory}/{library.soname}", bits=library.bits)
         for library, directory in placed
@@ -410,4 +443,19 @@ def plan_loader_cache(
         musl_path_file=layout.musl_path_file,
         reason="the dynamic loader shall find the libraries" + (f"; {compat.reason}" if compat.directory else ""),
     )
-    return [operation], notes
+    return [*plan_later_compat(inventory, policy, layout, libraries), operation], notes
+
+
+def plan_later_compat(
+    inventory: Inventory, policy: Policy, layout: ContainerLayout, libraries: tuple[Library, ...]
+) -> list[Operation]:
+    """Leave the choice of CUDA libraries to the container's start where the image is not known."""
+    wanted = any(library.soname.startswith("libcuda.so") for library in libraries)
+    if layout.library_directory or not wanted or policy.cuda_compat_mode == "disabled":
+        return []
+    return [
+        DecideCompat(
+            driver_version=inventory.driver.version,
+            reason="an image may bring CUDA libraries that are newer than the driver",
+        )
+    ]

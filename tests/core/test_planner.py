@@ -2,10 +2,13 @@
 
 import pytest
 
+from nvinject.core import catalog
 from nvinject.core.model import (
+    UNKNOWN_IMAGE,
     CapabilityNode,
     ContainerLayout,
     DeviceNode,
+    DisplayLink,
     Driver,
     Gpu,
     HostFile,
@@ -18,11 +21,12 @@ from nvinject.core.plan import (
     BindDevice,
     BindFile,
     CreateSymlink,
+    DecideCompat,
     MaskDirectory,
     Operation,
     UpdateLoaderCache,
 )
-from nvinject.core.planner import needs_nvml, plan
+from nvinject.core.planner import needs_nvml, plan, plan_node_set
 from nvinject.core.policy import Policy, Roots
 from nvinject.core.request import ContainerRequest
 from nvinject.errors import HostError, NvinjectError, RequestError, RequirementError
@@ -330,3 +334,66 @@ def test_covers_come_before_what_is_bound_below_them() -> None:
     cover = places.index("/proc/driver/nvidia")
     assert all(cover < position for position, place in enumerate(places) if place.startswith("/proc/driver/nvidia/"))
     assert isinstance(found[-1], UpdateLoaderCache)
+
+
+UNKNOWN = [
+    ("ldconfig", f"/usr/lib/x86_64-linux-gnu/libcuda.so.{VERSION}", True),
+    ("disabled", f"/usr/lib/i386-linux-gnu/libcuda.so.{VERSION}", False),
+]
+
+
+@pytest.mark.parametrize(("mode", "place", "later"), UNKNOWN)
+def test_an_unknown_image_gets_libraries_where_the_host_has_them(mode: str, place: str, *, later: bool) -> None:
+    """What depends on the image is decided when a container starts."""
+    found = operations(
+        request(capabilities="compute compat32"), layout=UNKNOWN_IMAGE, policy=Policy(cuda_compat_mode=mode)
+    )
+    assert place in {one.target for one in found if isinstance(one, BindFile)}
+    assert any(isinstance(one, DecideCompat) and one.driver_version == VERSION for one in found) is later
+    assert isinstance(found[-1], UpdateLoaderCache)
+    assert found[-1].directories == ("/usr/lib/x86_64-linux-gnu", "/usr/lib/i386-linux-gnu")
+
+
+DISPLAY = {
+    "display_nodes": (DeviceNode(path="/dev/dri/card1", major=226, minor=1, mode=0o660, gid=44),),
+    "display_links": (DisplayLink(path="/dev/dri/by-path/pci-0000:10:00.0-card", target="../card1"),),
+}
+
+
+@pytest.mark.parametrize(
+    ("slices", "expected"), [((), {"card1", "pci-0000:10:00.0-card -> ../card1"}), ((SLICE,), set())]
+)
+def test_only_whole_gpus_draw(slices: tuple[MigDevice, ...], expected: set[str]) -> None:
+    """Display nodes that were looked for belong to their GPU, with their group."""
+    found = operations(request(), inventory=INVENTORY.replace(gpus=(gpu(0, mig_devices=slices, **DISPLAY),)))
+    assert {name for name in targets(found) if "card" in name} == expected
+    assert all(one.gid == 44 for one in found if isinstance(one, BindDevice) and "card" in one.target)
+
+
+def test_the_whole_driver_has_more_than_the_catalogue() -> None:
+    """Libraries that no row names come with the whole driver only, and modules keep their place."""
+    extra = (
+        Library(soname="libnvidia-api.so.1", path=f"/usr/lib/x/libnvidia-api.so.{VERSION}"),
+        Library(
+            soname="libglxserver_nvidia.so", path=f"/usr/lib/x/xorg/libglxserver_nvidia.so.{VERSION}", is_module=True
+        ),
+    )
+    inventory = INVENTORY.replace(driver=DRIVER.replace(libraries=(*DRIVER.libraries, *extra)))
+    whole = operations(request(capabilities=f"compute {catalog.WHOLE_DRIVER}"), inventory=inventory)
+    places = {one.target for one in whole if isinstance(one, BindFile)}
+    assert {f"{LIBRARY_DIRECTORY}/libnvidia-api.so.{VERSION}", extra[1].path} <= places
+    assert "libglxserver_nvidia.so -> libglxserver_nvidia.so." + VERSION in targets(whole)
+    assert isinstance(whole[-1], UpdateLoaderCache)
+    assert whole[-1].directories == (LIBRARY_DIRECTORY,)
+    assert not any("api" in name for name in targets(operations(request(), inventory=inventory)))
+
+
+def test_a_set_of_nodes_needs_no_driver() -> None:
+    """Storage and network nodes are exposed with the files that go with them, each below its root."""
+    node = DeviceNode(path="/dev/nvidia-fs0", major=500, minor=0)
+    found = plan_node_set(Roots(driver="/run/driver", dev="/host"), (node,), ("/etc/cufile.json",), "storage")
+    assert [one.describe() for one in found] == [
+        "device /dev/nvidia-fs0 (500:0) from /host/dev/nvidia-fs0",
+        "allow c 500:0 rw",
+        "bind /run/driver/etc/cufile.json on /etc/cufile.json (ro,nosuid,nodev)",
+    ]
