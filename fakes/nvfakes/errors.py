@@ -1,0 +1,16 @@
+"""The failures that people who use the fakes can cause, each as one clear line.
+
+Belongs here: exception classes only. Does not belong here: printing (cli.py) and the checks themselves.
+"""
+
+
+class FakeError(Exception):
+    """Anything that stops a command and is explained by its message alone."""
+
+
+class MachineError(FakeError):
+    """A machine file that cannot be used; the message starts with file, line and key."""
+
+
+class SandboxError(FakeError):
+    """A lane that cannot be set up here, with the kernel's reason."""

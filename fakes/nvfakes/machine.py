@@ -1,0 +1,179 @@
+"""A GPU machine as a value: its driver, its GPUs, its kernel side, and what about it deviates from a healthy machine.
+
+Belongs here: the declared facts and what follows from them by arithmetic (minors of capabilities, branches, names).
+Does not belong here: reading YAML (declaration.py), and any bytes that a program could read (tree.py, nvml/image.py).
+"""
+
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nvfakes.models import GpuModel, MigProfile, mig_profiles
+
+MAJOR_NVIDIA = 195
+MAJOR_DRM = 226
+MINOR_CTL = 255
+MINOR_MODESET = 254
+
+CAP_MIG_CONFIG = 1
+CAP_MIG_MONITOR = 2
+CAP_IMEX_MANAGEMENT = 4323
+CAPS_PER_GPU = 135
+CAPS_PER_INSTANCE = 9
+GPU_SLOTS = 32
+INSTANCE_SLOTS = 15
+COMPUTE_SLOTS = 8
+
+DEFAULT_MAJORS = {
+    "nvidia-uvm": 235,
+    "nvidia-nvswitch": 236,
+    "nvidia-caps": 237,
+    "nvidia-caps-imex-channels": 238,
+    "nvidia-nvlink": 239,
+}
+TRIPLETS = {"x86_64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu"}
+TRIPLETS_32 = {"x86_64": "i386-linux-gnu", "aarch64": "arm-linux-gnueabihf"}
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """The driver's version, the CUDA version it brings, and which of the two kernel modules it is."""
+
+    version: str = "570.133.20"
+    cuda: str = "12.8"
+    open_kernel: bool = True
+
+    @property
+    def branch(self) -> int:
+        """The branch number, such as 570."""
+        return int(self.version.split(".", maxsplit=1)[0])
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeInstance:
+    """A compute instance inside a GPU instance, which together are one MIG device."""
+
+    number: int
+    slices: int
+    start: int
+    uuid: str
+
+
+@dataclass(frozen=True, slots=True)
+class GpuInstance:
+    """A GPU instance: a profile, its number as the driver counts, and the memory slices that it holds."""
+
+    profile: MigProfile
+    number: int
+    start: int
+    size: int
+    compute: tuple[ComputeInstance, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU; `minor` is N of /dev/nvidiaN, `answers` what the machine file adds to the model's NVML answers."""
+
+    model: GpuModel
+    uuid: str
+    bus: str
+    minor: int
+    numa_node: int = 0
+    card: int = 0
+    render: int = 0
+    serial: str = ""
+    mig_mode: bool = False
+    instances: tuple[GpuInstance, ...] = ()
+    answers: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The product name, which the machine file may override."""
+        return str(self.answers.get("name", self.model.name))
+
+    @property
+    def profiles(self) -> tuple[MigProfile, ...]:
+        """The MIG profiles that this GPU can be cut into."""
+        return mig_profiles(self.model)
+
+    @property
+    def on_pci(self) -> bool:
+        """Whether the GPU is a PCI function (an integrated one is not)."""
+        return not self.model.integrated
+
+    def mig_devices(self) -> tuple[tuple[GpuInstance, ComputeInstance], ...]:
+        """Return the MIG devices in NVML's order: by GPU instance, then by compute instance."""
+        ordered = sorted(self.instances, key=lambda instance: instance.number)
+        return tuple((instance, compute) for instance in ordered for compute in instance.compute)
+
+
+@dataclass(frozen=True, slots=True)
+class NvSwitch:
+    """An NVSwitch: its PCI address and the minor of its node."""
+
+    bus: str
+    minor: int
+    device_id: int = 0x22A3
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """How the machine differs from a healthy one; `missing` holds patterns of absolute paths that do not exist."""
+
+    missing: tuple[str, ...] = ()
+    library_version: str = ""
+    module_loaded: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A whole machine. `driver` is None where none is installed; `files` are extra or replaced files by absolute path."""
+
+    name: str
+    driver: Driver | None = None
+    gpus: tuple[Gpu, ...] = ()
+    switches: tuple[NvSwitch, ...] = ()
+    majors: Mapping[str, int] = field(default_factory=lambda: dict(DEFAULT_MAJORS))
+    imex_channels: tuple[int, ...] = ()
+    imex_management: bool = False
+    sockets: tuple[str, ...] = ()
+    params: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    links: Mapping[str, str] = field(default_factory=dict)
+    answers: Mapping[str, Any] = field(default_factory=dict)
+    lib32: bool = False
+    drm: bool = True
+    deviation: Deviation = field(default_factory=Deviation)
+    architecture: str = field(default_factory=platform.machine)
+
+    @property
+    def triplet(self) -> str:
+        """The multiarch directory of the machine's libraries."""
+        return TRIPLETS.get(self.architecture, f"{self.architecture}-linux-gnu")
+
+    @property
+    def triplet32(self) -> str:
+        """The multiarch directory of the machine's 32-bit libraries."""
+        return TRIPLETS_32.get(self.architecture, "")
+
+    @property
+    def module_loaded(self) -> bool:
+        """Whether the kernel side of the driver is there."""
+        return self.driver is not None and self.deviation.module_loaded
+
+    @property
+    def library_version(self) -> str:
+        """The version of the user-space files, which differs from the module's after an upgrade without a reboot."""
+        return self.deviation.library_version or (self.driver.version if self.driver else "")
+
+    @property
+    def has_mig(self) -> bool:
+        """Whether any GPU can be partitioned, which makes the driver create the MIG capabilities."""
+        return any(gpu.model.mig for gpu in self.gpus)
+
+
+def capability_minor(gpu: int, instance: int, compute: int | None = None) -> int:
+    """Return the nvidia-caps minor of a GPU instance, or of a compute instance in it; `gpu` is the GPU's minor."""
+    base = 3 + CAPS_PER_GPU * gpu + CAPS_PER_INSTANCE * instance
+    return base if compute is None else base + 1 + compute

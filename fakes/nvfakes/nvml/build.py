@@ -1,0 +1,146 @@
+"""Compiling the C programs once per host into a cache.
+
+Belongs here: the compiler's command lines and the cache. Does not belong here: anything about one machine (image.py).
+The results must load with any C library since 2011 or so: they are linked against stand-ins for the C library whose
+symbols have no version, so that the loader takes whatever version the container's own C library has.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from nvfakes.errors import FakeError
+
+SOURCES = Path(__file__).parent
+BRANCHES = (535, 550, 999)
+LIBRARY_SOURCES = ("data.c", "lifecycle.c", "device.c", "system.c", "mig.c", "board.c")
+
+_LIBC = ("open", "close", "read", "usleep", "nanosleep", "__errno_location", "memcpy", "memset")
+_SMI_LIBC = ("printf", "puts", "putchar", "strstr", "strcmp", "exit")
+_SMI_LIBDL = ("dlopen", "dlsym")
+_FLAGS = (
+    "-std=gnu11", "-O2", "-Wall", "-Wextra", "-fno-stack-protector", "-U_FORTIFY_SOURCE", "-fvisibility=hidden",
+    "-fno-asynchronous-unwind-tables", "-nostdlib", "-Wl,--build-id=none", "-Wl,-z,noexecstack", "-Wl,--hash-style=both",
+)  # fmt: skip
+
+
+def cache_directory() -> Path:
+    """Return the directory in which compiled files are kept, making it if need be."""
+    home = os.environ.get("HOME")
+    wishes = [os.environ.get("XDG_CACHE_HOME", ""), f"{home}/.cache" if home else "", "/var/cache"]
+    problem = "no directory for it"
+    for wish in wishes:
+        if not wish.startswith("/"):
+            continue
+        directory = Path(wish) / "nvfakes"
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            problem = str(error)
+            continue
+        if os.access(directory, os.W_OK):
+            return directory
+    raise FakeError(f"no cache can be made: {problem}; set XDG_CACHE_HOME to a directory that can be written")
+
+
+def symbols(branch: int) -> list[str]:
+    """Return the names that the library of a driver branch exports."""
+    lines = (SOURCES / "symbols.txt").read_text(encoding="utf-8").split("\n")
+    pairs = [line.split() for line in lines if line]
+    return [name for name, since in pairs if (int(since) if since.isdigit() else 560) <= branch]
+
+
+def variant(branch: int) -> int:
+    """Return which of the built libraries serves a driver branch."""
+    if branch < 550:
+        return 535
+    return 550 if branch < 560 else 999
+
+
+def library(branch: int) -> bytes:
+    """Return the library for a driver branch, without any machine's data."""
+    return _built(f"libnvidia-ml-{variant(branch)}.so").read_bytes()
+
+
+def nvidia_smi() -> bytes:
+    """Return the nvidia-smi program."""
+    return _built("nvidia-smi").read_bytes()
+
+
+def _built(name: str) -> Path:
+    compiler = shutil.which(os.environ.get("CC") or "gcc") or shutil.which("cc")
+    directory = cache_directory() / "compiled" / _key(compiler or "")
+    if not (directory / name).exists():
+        if compiler is None:
+            raise FakeError("no C compiler is installed, and the fake NVML library is built on first use: install gcc")
+        _compile_all(compiler, directory)
+    return directory / name
+
+
+def _key(compiler: str) -> str:
+    """Return a name for what the sources and the compiler would give."""
+    digest = hashlib.sha256()
+    for path in sorted(SOURCES.iterdir()):
+        if path.suffix in {".c", ".h", ".txt", ".py"}:
+            digest.update(path.name.encode() + path.read_bytes())
+    if compiler:
+        status = os.stat(compiler)
+        digest.update(f"{os.path.realpath(compiler)} {status.st_size} {status.st_mtime_ns}".encode())
+    return digest.hexdigest()[:24]
+
+
+def _compile_all(compiler: str, directory: Path) -> None:
+    """Compile into a directory beside the wanted one and rename it, so that nobody ever sees half of it."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=directory.parent, prefix="building-") as scratch:
+        work = Path(scratch)
+        _stand_in(compiler, work, "libc.so.6", (*_LIBC, *_SMI_LIBC))
+        _stand_in(compiler, work, "libdl.so.2", _SMI_LIBDL)
+        result = work / "result"
+        result.mkdir()
+        for branch in BRANCHES:
+            _compile_library(compiler, work, branch, result / f"libnvidia-ml-{branch}.so")
+        _run(
+            compiler, *_FLAGS, "-fPIE", "-pie", "-nostartfiles", "-o", str(result / "nvidia-smi"),
+            str(SOURCES / "nvidia_smi.c"), str(work / "libdl.so.2"), str(work / "libc.so.6"),
+        )  # fmt: skip
+        try:
+            result.rename(directory)
+        except OSError:
+            if not directory.is_dir():  # else another process was quicker
+                raise
+
+
+def _stand_in(compiler: str, work: Path, soname: str, names: tuple[str, ...]) -> None:
+    source = work / f"{soname}.c"
+    source.write_text("".join(f"void {name}(void) {{}}\n" for name in names), encoding="utf-8")
+    _run(
+        compiler, "-shared", "-nostdlib", "-fno-builtin", "-w", f"-Wl,-soname,{soname}", "-o", str(work / soname), str(source),
+    )  # fmt: skip
+
+
+def _compile_library(compiler: str, work: Path, branch: int, target: Path) -> None:
+    names = symbols(branch)
+    stubs = work / f"stubs-{branch}.c"
+    stubs.write_text(
+        '#include "fake.h"\nstatic int stub(void) { int s = enter(); return s ? s : NOT_SUPPORTED; }\n'
+        + "".join(f"__attribute__((weak)) API {name}(void) {{ return stub(); }}\n" for name in names),
+        encoding="utf-8",
+    )
+    script = work / f"exports-{branch}"
+    script.write_text("{ global:\n" + "".join(f"{name};\n" for name in names) + "local: *; };\n", encoding="utf-8")
+    _run(
+        compiler, *_FLAGS, "-fPIC", "-shared", "-Wl,-soname,libnvidia-ml.so.1", f"-Wl,--version-script={script}",
+        "-Wl,-z,defs", "-I", str(SOURCES), "-o", str(target),
+        *(str(SOURCES / name) for name in LIBRARY_SOURCES), str(stubs), str(work / "libc.so.6"),
+    )  # fmt: skip
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines() or [""]
+        raise FakeError(f"{command[0]} failed: {lines[0]}")

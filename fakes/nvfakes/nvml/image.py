@@ -1,0 +1,210 @@
+"""A machine's facts as the fake NVML library reads them, and their place inside the library's file.
+
+Belongs here: from a Machine to sorted pairs of text, and the table in the library's data region. Does not belong here:
+the meaning of a fact to a caller, which is C. Names of facts are those of NVIDIA's mock configuration, joined by dots.
+"""
+
+import mmap
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any, BinaryIO
+
+from nvfakes.machine import ComputeInstance, Driver, Gpu, GpuInstance, Machine
+from nvfakes.mig import device_name
+from nvfakes.models import nvml_answers
+from nvfakes.nvml import build
+
+MAGIC = b"NVFAKES-FACTS-1\0"
+REGION = 1 << 20
+_PAGE = 4096
+_HALVES = (64, REGION // 2)
+_WORDS = {"enabled": "1", "disabled": "0", "all_on": "0", "compute": "1", "low_dp": "2"}
+_NOT_APPLICABLE = ("N/A", "n/a", "Not Supported")
+_BRANDS = {
+    "unknown": 0, "quadro": 1, "tesla": 2, "nvs": 3, "grid": 4, "geforce": 5, "titan": 6, "quadro_rtx": 12,
+    "nvidia_rtx": 13, "nvidia": 14, "geforce_rtx": 15, "titan_rtx": 16,
+}  # fmt: skip
+_ARCHITECTURES = {
+    "kepler": 2, "maxwell": 3, "pascal": 4, "volta": 5, "turing": 6, "ampere": 7, "ada": 8, "ada_lovelace": 8, "hopper": 9,
+    "blackwell": 10,
+}  # fmt: skip
+_CHOICES: Mapping[str, Mapping[str, int]] = {
+    "brand": _BRANDS,
+    "architecture": _ARCHITECTURES,
+    "compute_mode": {"default": 0, "exclusive_thread": 1, "prohibited": 2, "exclusive_process": 3},
+    "virtualization.mode": {"none": 0, "passthrough": 1, "vgpu": 2, "host_vgpu": 3, "host_vsga": 4},
+    "fabric.state": {"not_supported": 0, "not_started": 1, "in_progress": 2, "completed": 3, "auto": 3},
+}
+
+
+def facts(machine: Machine, dev_directory: str = "") -> dict[str, str]:
+    """Return every fact of a machine; `dev_directory` is where its nodes are when they cannot be in /dev."""
+    found = {"gpus": str(len(machine.gpus))}
+    driver = machine.driver
+    if driver:
+        found |= _driver_facts(driver, machine.library_version)
+    if dev_directory:
+        found["dev.directory"] = dev_directory
+    for number, gpu in enumerate(machine.gpus):
+        for key, value in gpu_facts(gpu).items():
+            found[f"g{number}.{key}"] = value
+    return found
+
+
+def _driver_facts(driver: Driver, library_version: str) -> dict[str, str]:
+    major, minor = (int(part) for part in driver.cuda.split(".")[:2])
+    return {
+        "kernel.version": driver.version,
+        "driver.version": library_version,
+        "driver.branch": f"r{driver.branch}_00",
+        "nvml.version": f"{major}.{library_version}",
+        "cuda.version": str(major * 1000 + minor * 10),
+    }
+
+
+def gpu_facts(gpu: Gpu) -> dict[str, str]:
+    """Return what NVML says about one GPU: its model's answers, the machine file's over them, its identity over all."""
+    answers = _merged(nvml_answers(gpu.model), gpu.answers)
+    answers |= {"uuid": gpu.uuid, "minor": gpu.minor, "serial": gpu.serial or None, "numa_node": gpu.numa_node}
+    if gpu.on_pci:
+        answers["pci"] = {**answers.get("pci", {}), "bus_id": gpu.bus}
+    if gpu.model.mig:
+        mode = "enabled" if gpu.mig_mode else "disabled"
+        answers["mig"] = {**answers.get("mig", {}), "mode_current": mode, "mode_pending": mode}
+    answers |= _mig_answers(gpu)
+    return dict(_flatten(answers, ""))
+
+
+def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        known = merged.get(key)
+        merged[key] = _merged(known, value) if isinstance(known, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def _mig_answers(gpu: Gpu) -> dict[str, Any]:
+    answers: dict[str, Any] = {
+        "p": [
+            {
+                "id": profile.profile_id, "enum": profile.enum, "slices": profile.slices, "name": profile.name,
+                "memory_mib": profile.memory_mib, "multiprocessors": profile.multiprocessors, "ofa": profile.ofa,
+                "copy_engines": profile.copy_engines, "decoders": profile.decoders, "jpeg": profile.jpeg,
+                "maximum": profile.maximum,
+                "placements": ",".join(f"{start}:{size}" for start, size in sorted(profile.placements)),
+            }
+            for profile in gpu.profiles
+        ],
+        "i": [
+            {
+                "gi": instance.number, "profile_id": instance.profile.profile_id, "slices": instance.profile.slices,
+                "start": instance.start, "size": instance.size,
+            }
+            for instance in gpu.instances
+        ],
+        "m": [_mig_device(gpu, instance, compute) for instance, compute in gpu.mig_devices()],
+    }  # fmt: skip
+    counts = {"profiles": len(answers["p"]), "instances": len(answers["i"]), "migs": len(answers["m"])}
+    return answers | counts
+
+
+def _mig_device(gpu: Gpu, instance: GpuInstance, compute: ComputeInstance) -> dict[str, Any]:
+    profile = instance.profile
+    whole = compute.slices == profile.slices
+    return {
+        "uuid": compute.uuid, "gi": instance.number, "ci": compute.number,
+        "name": f"{gpu.name} MIG {device_name(instance, compute)}",
+        "multiprocessors": profile.multiprocessors if whole else profile.multiprocessors // profile.slices * compute.slices,
+        "copy_engines": profile.copy_engines, "decoders": profile.decoders, "jpeg": profile.jpeg, "ofa": profile.ofa,
+        "gpu_slices": profile.slices, "compute_slices": compute.slices, "compute_start": compute.start,
+        "memory_mib": profile.memory_mib,
+    }  # fmt: skip
+
+
+def _flatten(value: Any, key: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _flatten(inner, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
+        if len(key) > 1:
+            yield key, str(len(value))
+        for number, item in enumerate(value):
+            yield from _flatten(item, f"{key}{number}")
+    elif isinstance(value, list | tuple):
+        yield key, ",".join(str(item) for item in value)
+    elif value is not None and value not in _NOT_APPLICABLE:
+        yield key, _text(key, value)
+
+
+def _text(key: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return str(int(value))
+    if isinstance(value, float):
+        return str(int(value))
+    text = str(value)
+    if key in _CHOICES:
+        return str(_CHOICES[key].get(text.lower(), text))
+    if key == "performance_state":
+        return text.removeprefix("P")
+    return _WORDS.get(text, text)
+
+
+def render(machine: Machine, dev_directory: str = "") -> bytes:
+    """Return the library of a machine, with its facts inside."""
+    if machine.driver is None:
+        raise ValueError("a machine without a driver has no library")
+    data = bytearray(build.library(machine.driver.branch))
+    region = _find_region(data)
+    table = pack(facts(machine, dev_directory), _HALVES[0])
+    data[region + _HALVES[0] : region + _HALVES[0] + len(table)] = table
+    struct.pack_into("<I", data, region + len(MAGIC), _HALVES[0])
+    return bytes(data)
+
+
+def _find_region(data: bytes | bytearray | mmap.mmap) -> int:
+    place = data.find(MAGIC)
+    while place >= 0 and place % _PAGE:
+        place = data.find(MAGIC, place + 1)
+    if place < 0:
+        raise ValueError("not a fake NVML library")
+    return place
+
+
+def pack(pairs: Mapping[str, str], offset: int) -> bytes:
+    """Return the table of facts as it stands at an offset of the data region: sorted, texts after the pairs."""
+    encoded = sorted((key.encode(), value.encode()) for key, value in pairs.items())
+    start = offset + 8 + 8 * len(encoded)
+    strings = bytearray()
+    known: dict[bytes, int] = {}
+    words = []
+    for text in (text for pair in encoded for text in pair):
+        if text not in known:
+            known[text] = start + len(strings)
+            strings += text + b"\0"
+        words.append(known[text])
+    table = struct.pack(f"<2I{len(words)}I", len(encoded), 8 + 4 * len(words) + len(strings), *words) + bytes(strings)
+    if len(table) > REGION // 2 - 64:
+        raise ValueError(f"{len(table)} bytes of facts are more than the library has room for")
+    return table
+
+
+def update(file: BinaryIO, pairs: Mapping[str, str]) -> None:
+    """Replace the facts inside a library that may be in use: write the table that does not count, then make it count."""
+    with mmap.mmap(file.fileno(), 0) as data:
+        region = _find_region(data)
+        (active,) = struct.unpack_from("<I", data, region + len(MAGIC))
+        offset = _HALVES[1] if active == _HALVES[0] else _HALVES[0]
+        table = pack(pairs, offset)
+        data[region + offset : region + offset + len(table)] = table
+        struct.pack_into("<I", data, region + len(MAGIC), offset)
+        data.flush()
+
+
+def read(data: bytes) -> dict[str, str]:
+    """Return the facts inside a library."""
+    region = _find_region(data)
+    (active,) = struct.unpack_from("<I", data, region + len(MAGIC))
+    (count,) = struct.unpack_from("<I", data, region + active)
+    words = struct.unpack_from(f"<{2 * count}I", data, region + active + 8)
+    texts = [data[region + word : data.index(b"\0", region + word)].decode() for word in words]
+    return dict(zip(texts[::2], texts[1::2], strict=True))

@@ -1,0 +1,291 @@
+"""A machine as a tree of files: what is where, and writing it below a directory.
+
+Belongs here: the list of files, links, nodes and sockets of a machine. Does not belong here: their formats (procfs.py,
+sysfs.py, elf.py, ldcache.py, nvml/) and mounts (sandbox.py). The same machine gives the same bytes every time.
+"""
+
+import fnmatch
+import os
+import socket
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from nvfakes import driverfiles, elf, ldcache, procfs, sysfs
+from nvfakes.machine import MAJOR_DRM, MAJOR_NVIDIA, MINOR_CTL, MINOR_MODESET, Gpu, Machine, capability_minor
+from nvfakes.nvml import build, image
+
+EPOCH = 1_700_000_000  # the time stamp of every file, so that two trees are the same
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Something with an absolute path in the machine."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Directory(Entry):
+    """A folder; those that hold something need no entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class File(Entry):
+    """A regular file."""
+
+    data: bytes
+    mode: int = 0o644
+
+
+@dataclass(frozen=True, slots=True)
+class Link(Entry):
+    """A symbolic link."""
+
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Node(Entry):
+    """A character device."""
+
+    major: int
+    minor: int
+    mode: int = 0o666
+
+
+@dataclass(frozen=True, slots=True)
+class Socket(Entry):
+    """An AF_UNIX socket at which nobody listens."""
+
+
+def entries(machine: Machine, *, dev_directory: str = "") -> list[Entry]:
+    """Return the whole tree in order of paths, less what the machine file declares missing."""
+    found: dict[str, Entry] = {}
+    for entry in (*_user_space(machine, dev_directory), *_kernel(machine), *_device_entries(machine), *_sockets(machine)):
+        found[entry.path] = entry
+    for path, text in machine.files.items():
+        found[path] = File(path, text.encode())
+    for path, target in machine.links.items():
+        found[path] = Link(path, target)
+    patterns = machine.deviation.missing
+    kept = [entry for entry in found.values() if not any(_matches(entry.path, pattern) for pattern in patterns)]
+    return sorted(kept, key=lambda entry: entry.path)
+
+
+def _matches(path: str, pattern: str) -> bool:
+    return fnmatch.fnmatchcase(path, pattern) or path.startswith(pattern.rstrip("/") + "/")
+
+
+def _user_space(machine: Machine, dev_directory: str) -> Iterator[Entry]:
+    driver = machine.driver
+    if driver is None:
+        return
+    version = machine.library_version
+    directory = f"/usr/lib/{machine.triplet}"
+    known = {f"{directory}/libnvidia-ml.so.{version}": image.render(machine, dev_directory)}
+    libraries = list(_libraries(machine, directory, bits=64, known=known))
+    if machine.lib32 and machine.triplet32:
+        libraries += _libraries(machine, f"/usr/lib/{machine.triplet32}", bits=32, known={})
+    yield from libraries
+    stub = elf.program(elf.MACHINES[machine.architecture])
+    for program in driverfiles.PROGRAMS:
+        yield File(f"/usr/bin/{program}", build.nvidia_smi() if program == "nvidia-smi" else stub, 0o755)
+    for name in driverfiles.FIRMWARE:
+        yield File(f"/usr/lib/firmware/nvidia/{version}/{name}", f"{name} {version}\n".encode())
+    for path, text in driverfiles.CONFIGURATION.items():
+        yield File(path, text.encode())
+    yield File("/etc/ld.so.cache", ldcache.render(ldcache.Cache(tuple(cache_entries(machine, libraries)))))
+
+
+def _libraries(machine: Machine, directory: str, *, bits: int, known: dict[str, bytes]) -> Iterator[Entry]:
+    version = machine.library_version
+    kind = (elf.MACHINES if bits == 64 else elf.MACHINES_32)[machine.architecture]
+    for library in driverfiles.LIBRARIES:
+        if bits == 32 and not library.in_32_bit:
+            continue
+        place = f"{directory}/{library.directory}".rstrip("/")
+        name, soname = driverfiles.file_name(library, version), driverfiles.soname(library, version)
+        data = known.get(f"{place}/{name}")
+        yield File(
+            f"{place}/{name}", data or elf.shared_library(soname, machine=kind, bits=bits, abi_note=library.tls_note)
+        )
+        if soname != name:
+            yield Link(f"{place}/{soname}", name)
+        if library.plain_link:
+            yield Link(f"{place}/{library.stem}.so", soname)
+    if bits == 64:
+        yield Link(f"{directory}/gbm/nvidia-drm_gbm.so", "../libnvidia-allocator.so.1")
+        yield File(f"{directory}/nvidia/xorg/nvidia_drv.so", elf.shared_library("", machine=kind))
+
+
+def cache_entries(machine: Machine, libraries: Iterable[Entry]) -> Iterator[ldcache.Entry]:
+    """Yield what ldconfig would enter for the driver's libraries: every name in the library folders but file names."""
+    wide = ldcache.FLAG_X86_64 if machine.architecture == "x86_64" else ldcache.FLAG_AARCH64
+    narrow = ldcache.FLAG_I386 if machine.architecture == "x86_64" else ldcache.FLAG_ARM_HARD_FLOAT
+    flags = {f"/usr/lib/{machine.triplet}": wide, f"/usr/lib/{machine.triplet32}": narrow}
+    sonames = {driverfiles.soname(library, machine.library_version) for library in driverfiles.LIBRARIES}
+    for entry in libraries:
+        directory, _, name = entry.path.rpartition("/")
+        if directory in flags and (name in sonames or isinstance(entry, Link)):
+            yield ldcache.Entry(name, entry.path, flags[directory])
+
+
+def _kernel(machine: Machine) -> Iterator[Entry]:
+    for path, text, mode in procfs.files(machine):
+        yield File(path, text.encode(), mode)
+    if machine.module_loaded:
+        yield Directory("/proc/driver/nvidia-uvm")
+    yield File("/proc/devices", procfs.devices(machine, _host_text("/proc/devices")).encode(), 0o444)
+    yield File("/proc/modules", procfs.modules(machine, _host_text("/proc/modules")).encode(), 0o444)
+    yield Directory("/sys/bus/pci/devices")
+    yield Directory("/sys/module")
+    for path, data, mode in sysfs.files(machine):
+        yield File(path, data, mode)
+    for path in sysfs.directories(machine):
+        yield Directory(path)
+    for path, target in sysfs.links(machine):
+        yield Link(path, target)
+
+
+def _host_text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError:
+        return ""
+
+
+def _device_entries(machine: Machine) -> Iterator[Entry]:
+    """Yield what stands below /dev."""
+    yield Directory("/dev/char")
+    if machine.driver is None or not machine.module_loaded:
+        return
+    mode = procfs.device_file_mode(machine)
+    yield Node("/dev/nvidiactl", MAJOR_NVIDIA, MINOR_CTL, mode)
+    yield Node("/dev/nvidia-modeset", MAJOR_NVIDIA, MINOR_MODESET, mode)
+    yield Node("/dev/nvidia-uvm", machine.majors["nvidia-uvm"], 0, mode)
+    yield Node("/dev/nvidia-uvm-tools", machine.majors["nvidia-uvm"], 1, mode)
+    for gpu in machine.gpus:
+        yield Node(f"/dev/nvidia{gpu.minor}", MAJOR_NVIDIA, gpu.minor, mode)
+        if machine.drm and gpu.on_pci:
+            yield from _drm(gpu)
+    for minor, bits in capabilities(machine):
+        yield Node(f"/dev/nvidia-caps/nvidia-cap{minor}", machine.majors["nvidia-caps"], minor, bits)
+    for channel in machine.imex_channels:
+        path = f"/dev/nvidia-caps-imex-channels/channel{channel}"
+        yield Node(path, machine.majors["nvidia-caps-imex-channels"], channel, mode)
+    if machine.switches:
+        yield Node("/dev/nvidia-nvswitchctl", machine.majors["nvidia-nvswitch"], 255, mode)
+    for switch in machine.switches:
+        yield Node(f"/dev/nvidia-nvswitch{switch.minor}", machine.majors["nvidia-nvswitch"], switch.minor, mode)
+
+
+def _drm(gpu: Gpu) -> Iterator[Entry]:
+    yield Node(f"/dev/dri/card{gpu.card}", MAJOR_DRM, gpu.card, 0o660)
+    yield Node(f"/dev/dri/renderD{gpu.render}", MAJOR_DRM, gpu.render, 0o660)
+    yield Link(f"/dev/dri/by-path/pci-{gpu.bus}-card", f"../card{gpu.card}")
+    yield Link(f"/dev/dri/by-path/pci-{gpu.bus}-render", f"../renderD{gpu.render}")
+
+
+def capabilities(machine: Machine) -> Iterator[tuple[int, int]]:
+    """Yield (minor, mode) of each nvidia-caps node that exists."""
+    if machine.has_mig:
+        yield 1, 0o400
+        yield 2, 0o444
+    for gpu in machine.gpus:
+        for instance in gpu.instances:
+            yield capability_minor(gpu.minor, instance.number), 0o444
+            for compute in instance.compute:
+                yield capability_minor(gpu.minor, instance.number, compute.number), 0o444
+
+
+def _sockets(machine: Machine) -> Iterator[Entry]:
+    for name in machine.sockets:
+        yield Socket(f"/run/nvidia-{name}/socket")
+
+
+def can_make_nodes(directory: Path) -> bool:
+    """Try to make a device node in a directory and to open it; a node that cannot be opened there is of no use."""
+    path = directory / ".nvfakes-node"
+    try:
+        os.mknod(path, 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+        try:
+            os.close(os.open(path, os.O_RDONLY))
+        finally:
+            path.unlink()
+    except OSError:
+        return False
+    return True
+
+
+def write_tree(machine: Machine, directory: Path | str, *, nodes: bool | None = None) -> list[Entry]:
+    """Write a machine's tree below a directory; with nodes=None, real nodes are made where that is possible.
+
+    A node that cannot be made is an empty file, onto which a lane can bind a device. Returns what was written.
+    """
+    root = Path(directory).absolute()
+    root.mkdir(parents=True, exist_ok=True)
+    real = can_make_nodes(root) if nodes is None else nodes
+    found = entries(machine, dev_directory=f"{root}/dev")
+    write(found, root, nodes=real)
+    return found
+
+
+def write(found: Iterable[Entry], root: Path, *, nodes: bool) -> None:
+    """Write entries below a directory."""
+    made: set[str] = set()
+    mask = os.umask(0)
+    try:
+        for entry in found:
+            path = f"{root}{entry.path}"
+            parent = os.path.dirname(path)
+            if parent not in made:
+                os.makedirs(parent, 0o755, exist_ok=True)
+                made.add(parent)
+            _write_entry(entry, path, nodes=nodes)
+    finally:
+        os.umask(mask)
+
+
+def _write_entry(entry: Entry, path: str, *, nodes: bool) -> None:
+    match entry:
+        case Directory():
+            os.makedirs(path, 0o755, exist_ok=True)
+            return
+        case File():
+            _write_file(path, entry.data, entry.mode)
+        case Link():
+            _remove(path)
+            os.symlink(entry.target, path)
+        case Node() if nodes:
+            _remove(path)
+            os.mknod(path, entry.mode | stat.S_IFCHR, os.makedev(entry.major, entry.minor))
+        case Node():
+            _write_file(path, b"", entry.mode)
+        case Socket():
+            _remove(path)
+            _write_socket(path)
+    os.utime(path, (EPOCH, EPOCH), follow_symlinks=False)
+
+
+def _remove(path: str) -> None:
+    if os.path.lexists(path):
+        os.unlink(path)
+
+
+def _write_file(path: str, data: bytes, mode: int) -> None:
+    _remove(path)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(fd, "wb") as file:
+        file.write(data)
+
+
+def _write_socket(path: str) -> None:
+    """Bind a socket through its directory's descriptor, because a socket's address holds only 108 bytes."""
+    parent = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+            server.bind(f"/proc/self/fd/{parent}/{os.path.basename(path)}")
+    finally:
+        os.close(parent)
