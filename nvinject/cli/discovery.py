@@ -1,6 +1,6 @@
 """Discovery for one request: what has to be looked for on this host so that the request can be served.
 
-Belongs here: the step from a request to the arguments of nvinject.host.inventory, shared by the commands that plan. Does
+Belongs here: the step from a request to the arguments of nvinject.host.inventory, shared by commands that plan. Does
 not belong here: looking (host) and deciding (core).
 """
 
