@@ -31,8 +31,9 @@ class BindFile(Operation):
     flags: tuple[str, ...]
 
     def describe(self) -> str:
-        """Return source, target and flags."""
-        return f"bind {self.source} on {self.target} ({','.join(self.flags)})"
+        """Return target and flags, and the source where it is another path."""
+        origin = "" if self.source == self.target else f" from {self.source}"
+        return f"bind {self.target}{origin} ({','.join(self.flags)})"
 
 
 class BindDevice(Operation):
@@ -51,8 +52,9 @@ class BindDevice(Operation):
     gid: int = 0
 
     def describe(self) -> str:
-        """Return node and number."""
-        return f"device {self.target} ({self.major}:{self.minor}) from {self.source}"
+        """Return node and number, and the host's node where it is another path."""
+        origin = "" if self.source == self.target else f" from {self.source}"
+        return f"device {self.target}{origin} ({self.major}:{self.minor})"
 
 
 class AllowDevice(Operation):

@@ -1,0 +1,5 @@
+"""python -m nvfakes."""
+
+from nvfakes.cli import run
+
+run()
