@@ -84,6 +84,12 @@ def discover(
         return inventory
 
 
+def device_root(roots: Roots) -> str:
+    """Return the device root of a host whose driver root need not be opened otherwise."""
+    with Root(roots.driver, title="driver root", key="nvidia-container-cli.root") as root:
+        return _dev_path(roots, root)
+
+
 def _dev_path(roots: Roots, root: Root) -> str:
     """Return the device root: as configured, else the driver root if it has nodes of its own (driver containers)."""
     if roots.dev:

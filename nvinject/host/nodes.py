@@ -43,6 +43,21 @@ def in_initial_user_namespace() -> bool:
         os.close(descriptor)
 
 
+def look_at_node(dev: Root, path: str) -> DeviceNode | None:
+    """Return the character device at a path, whatever its number; None for anything else."""
+    found = dev.lstat(path)
+    if found is None or not stat.S_ISCHR(found.st_mode):
+        return None
+    return DeviceNode(
+        path=path,
+        major=os.major(found.st_rdev),
+        minor=os.minor(found.st_rdev),
+        mode=stat.S_IMODE(found.st_mode),
+        uid=found.st_uid,
+        gid=found.st_gid,
+    )
+
+
 def check_node(dev: Root, path: str, major: int, minor: int, *, strict: bool) -> NodeCheck:
     """Look at the node `path` of a device root, which should be the character device major:minor.
 

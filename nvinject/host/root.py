@@ -6,6 +6,7 @@ not belong here: which names, and what they mean. Paths given and returned are a
 
 import errno
 import os
+import stat
 
 from nvinject.errors import HostError
 from nvinject.linux.inroot import open_in_root
@@ -113,6 +114,18 @@ class Root:
         """Return the link-free path of what a path leads to, None where it leads nowhere."""
         located = self.locate(path)
         return None if located is None else located[0]
+
+    def read_link(self, path: str) -> str:
+        """Return what the symbolic link at a path says, "" where there is no link."""
+        try:
+            descriptor = self.open(path, _LOOK | os.O_NOFOLLOW)
+        except OSError as error:
+            self._raise_unless_absent(error, path)
+            return ""
+        try:
+            return os.readlink("", dir_fd=descriptor) if stat.S_ISLNK(os.fstat(descriptor).st_mode) else ""
+        finally:
+            os.close(descriptor)
 
     def list_directory(self, path: str) -> tuple[str, ...]:
         """Return the names in a directory in order, none where there is no directory."""
