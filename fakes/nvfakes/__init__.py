@@ -1,1 +1,36 @@
-"""Declared GPU machines that programs cannot tell from real ones."""
+"""Declared GPU machines that programs cannot tell from real ones.
+
+`load` gives a machine by name or file, `run` runs a command on one, `write_tree` writes its files. The modules behind them
+are imported on first use, because the runtime wrapper imports this package for every container.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nvfakes.machine import Machine
+
+__all__ = ["load", "run", "write_tree"]
+
+
+def load(name_or_path: str) -> "Machine":
+    """Return the machine of a file, a shipped name such as two-h100, or a generated name such as h100x8."""
+    from nvfakes.declaration import load as load_machine
+
+    return load_machine(name_or_path)
+
+
+def run(machine: "Machine | str", command: Sequence[str], *, lane: str | None = None) -> int:
+    """Run a command on a machine, in lane "root" or "rootless" (None: root if possible); returns its exit status."""
+    from nvfakes import sandbox
+
+    return sandbox.run(load(machine) if isinstance(machine, str) else machine, command, lane=lane)
+
+
+def write_tree(machine: "Machine | str", directory: "Path | str") -> None:
+    """Write all files of a machine below a directory."""
+    from nvfakes import tree
+
+    tree.write_tree(load(machine) if isinstance(machine, str) else machine, directory)

@@ -239,19 +239,23 @@ def write(found: Iterable[Entry], root: Path, *, nodes: bool) -> None:
     try:
         for entry in found:
             path = f"{root}{entry.path}"
-            parent = os.path.dirname(path)
-            if parent not in made:
-                os.makedirs(parent, 0o755, exist_ok=True)
-                made.add(parent)
+            _make_directories(path if isinstance(entry, Directory) else os.path.dirname(path), made)
             _write_entry(entry, path, nodes=nodes)
     finally:
         os.umask(mask)
 
 
+def _make_directories(path: str, made: set[str]) -> None:
+    if path in made or os.path.isdir(path):
+        return
+    _make_directories(os.path.dirname(path), made)
+    os.mkdir(path, 0o755)
+    made.add(path)
+
+
 def _write_entry(entry: Entry, path: str, *, nodes: bool) -> None:
     match entry:
         case Directory():
-            os.makedirs(path, 0o755, exist_ok=True)
             return
         case File():
             _write_file(path, entry.data, entry.mode)

@@ -1,0 +1,131 @@
+"""The nvfakes command: argv, words and exit codes.
+
+Belongs here: one small function per command. Does not belong here: what the commands do. Exit codes: 0, 1 for a machine or
+lane that cannot be used, 2 for wrong arguments, and of `run` the command's own.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import argparse
+
+    from nvfakes.machine import Machine
+
+
+def run() -> None:
+    """Entry point of the nvfakes program."""
+    sys.exit(main(sys.argv[1:]))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one command; returns the exit status."""
+    if arguments[:1] == ["kernel-hook"]:  # a container start waits for it: no further import
+        from nvfakes import kernelhook
+
+        return kernelhook.main(os.environ.get("NVFAKES_ROOT", "/"))
+    from nvfakes.errors import FakeError
+
+    own, command = _split(arguments)
+    options = _parser().parse_args(own)
+    if command:
+        options.command = command
+    try:
+        status = options.action(options)
+    except FakeError as error:
+        print(f"nvfakes: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        return 1
+    return int(status or 0)
+
+
+def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Part the words at the first --, to which argparse gives different meanings in different versions."""
+    words = list(arguments)
+    place = words.index("--") if "--" in words else len(words)
+    return words[:place], words[place + 1 :]
+
+
+def _parser() -> "argparse.ArgumentParser":
+    import argparse
+
+    parser = argparse.ArgumentParser(prog="nvfakes", description="GPU machines that are declared in a short file.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, action: Any, text: str) -> "argparse.ArgumentParser":
+        sub = commands.add_parser(name, help=text, description=text)
+        sub.set_defaults(action=action)
+        return sub
+
+    sub = command("list", _list, "list the machines that need no file")
+    sub.add_argument("--json", action="store_true", help="print JSON")
+    sub = command("show", _show, "show what a machine has")
+    sub.add_argument("machine", help="a file or a name")
+    sub.add_argument("--json", action="store_true", help="print JSON")
+    sub = command("tree", _tree, "write a machine's files below a directory")
+    sub.add_argument("machine", help="a file or a name")
+    sub.add_argument("directory")
+    for name, text in (("run", "run a command on a machine"), ("shell", "run a shell on a machine")):
+        sub = command(name, _run, text)
+        sub.add_argument("machine", help="a file or a name")
+        sub.add_argument("--lane", choices=("root", "rootless"), help="default: root where it works")
+        if name == "run":
+            sub.add_argument("command", nargs="*", help="after --")
+    command("kernel-hook", None, "OCI prestart hook that shows /proc/driver in a container")
+    sub = command("runtime-wrapper", _runtime_wrapper, "write an OCI runtime that adds the kernel hook")
+    sub.add_argument("file")
+    sub.add_argument("--runtime", default="/usr/sbin/runc", help="the runtime behind it (default: %(default)s)")
+    return parser
+
+
+def _load(options: "argparse.Namespace") -> "Machine":
+    from nvfakes.declaration import load
+
+    return load(options.machine)
+
+
+def _list(options: "argparse.Namespace") -> int:
+    from nvfakes.declaration import shipped
+    from nvfakes.models import MODELS
+
+    names = shipped()
+    if options.json:
+        import json
+
+        print(json.dumps({"machines": names, "models": sorted(MODELS)}, indent=2))
+        return 0
+    print("\n".join(names))
+    print("\nMODELxN, N from 1 to 16, for the models " + ", ".join(sorted(MODELS)))
+    return 0
+
+
+def _show(options: "argparse.Namespace") -> int:
+    from nvfakes import show
+
+    machine = _load(options)
+    print(show.as_json(machine) if options.json else show.as_table(machine))
+    return 0
+
+
+def _tree(options: "argparse.Namespace") -> int:
+    from nvfakes import tree
+
+    tree.write_tree(_load(options), options.directory)
+    return 0
+
+
+def _run(options: "argparse.Namespace") -> int:
+    from nvfakes import sandbox
+
+    command = getattr(options, "command", None) or [os.environ.get("SHELL", "/bin/sh")]
+    sandbox.execute(_load(options), command, lane=options.lane)
+
+
+def _runtime_wrapper(options: "argparse.Namespace") -> int:
+    from nvfakes import runtimewrapper
+
+    runtimewrapper.write(options.file, options.runtime, os.environ.get("NVFAKES_ROOT", "/"))
+    return 0
