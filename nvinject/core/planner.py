@@ -302,9 +302,10 @@ def plan_gpus(inventory: Inventory, selection: Selection) -> list[Operation]:
     for gpu in selection.gpus:
         if gpu.node is None:
             path = f"/dev/nvidia{gpu.minor}"
+            fault = gpu.node_fault or f"{below(inventory.roots.dev, path)} is missing"
             raise HostError(
-                f"device node {below(inventory.roots.dev, path)} of GPU {gpu.index} ({gpu.uuid}) is missing",
-                f"run {catalog.node_remedy(path)}",
+                f"GPU {gpu.index} ({gpu.uuid}) cannot be used: device node {fault}",
+                f"run {catalog.node_remedy(path)} as root",
             )
         operations += expose_node(inventory, gpu.node, f"GPU {gpu.index} ({gpu.uuid})")
         if gpu.proc_directory:
@@ -355,6 +356,9 @@ def plan_mig_devices(inventory: Inventory, request: ContainerRequest, selection:
 def plan_mig_device(inventory: Inventory, gpu: Gpu, mig_device: MigDevice) -> list[Operation]:
     """Give access to one slice: the capability of its GPU instance, and that of its compute instance."""
     reason = f"MIG device gi{mig_device.gpu_instance}/ci{mig_device.compute_instance} of GPU {gpu.index}"
+    if mig_device.node_fault:
+        remedies = [catalog.capability_remedy(file) for file in mig_device.capability_files]
+        raise HostError(f"{reason} cannot be used: {mig_device.node_fault}", f"run {' and '.join(remedies)} as root")
     operations: list[Operation] = []
     for position, file in enumerate(mig_device.capability_files):
         operations.append(BindFile(source=proc_source(inventory, file), target=file, flags=PROC_FLAGS, reason=reason))

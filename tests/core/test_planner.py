@@ -281,6 +281,12 @@ REFUSALS: list[tuple[ContainerRequest, Inventory, type[NvinjectError], list[str]
         ["/dev/nvidia0", "GPU 0", "nvidia-modprobe -c 0"],
     ),
     (
+        request("0"),
+        INVENTORY.replace(gpus=(gpu(0, node=None, node_fault="/dev/nvidia0 is device 1:3, the driver's is 195:0"),)),
+        HostError,
+        ["GPU 0", "/dev/nvidia0 is device 1:3, the driver's is 195:0", "nvidia-modprobe -c 0"],
+    ),
+    (
         request("0", requirements=(("NVIDIA_REQUIRE_CUDA", "cuda>=99"),)),
         INVENTORY,
         RequirementError,
