@@ -43,19 +43,19 @@ KEYS = (
     ("nvidia-container-cli.no-cgroups", BOOLEAN, "no_cgroups"),
     ("nvidia-container-cli.user", STRING, ""),
     ("nvidia-container-cli.ldconfig", STRING, "ldconfig"),
-    ("nvidia-container-runtime.debug", STRING, ""),
+    ("nvidia-container-runtime.debug", STRING, "runtime_debug"),
     ("nvidia-container-runtime.log-level", STRING, ""),
-    ("nvidia-container-runtime.runtimes", STRINGS, ""),
+    ("nvidia-container-runtime.runtimes", STRINGS, "runtimes"),
     ("nvidia-container-runtime.mode", STRING, "mode"),
-    ("nvidia-container-runtime.modes.cdi.default-kind", STRING, ""),
-    ("nvidia-container-runtime.modes.cdi.annotation-prefixes", STRINGS, ""),
-    ("nvidia-container-runtime.modes.cdi.spec-dirs", STRINGS, ""),
+    ("nvidia-container-runtime.modes.cdi.default-kind", STRING, "cdi_default_kind"),
+    ("nvidia-container-runtime.modes.cdi.annotation-prefixes", STRINGS, "cdi_annotation_prefixes"),
+    ("nvidia-container-runtime.modes.cdi.spec-dirs", STRINGS, "cdi_spec_dirs"),
     ("nvidia-container-runtime.modes.csv.mount-spec-path", STRING, ""),
     ("nvidia-container-runtime.modes.csv.compat-container-root", STRING, ""),
     ("nvidia-container-runtime.modes.jit-cdi.nvcdi-feature-flags", STRINGS, ""),
     ("nvidia-container-runtime.modes.jit-cdi.nvcdi-disable-hooks", STRINGS, ""),
     ("nvidia-container-runtime.modes.legacy.cuda-compat-mode", STRING, "cuda_compat_mode"),
-    ("nvidia-container-runtime-hook.path", STRING, ""),
+    ("nvidia-container-runtime-hook.path", STRING, "hook_path"),
     ("nvidia-container-runtime-hook.skip-mode-detection", BOOLEAN, "skip_mode_detection"),
     ("nvidia-ctk.path", STRING, ""),
     ("features.allow-cuda-compat-libs-from-container", BOOLEAN, "features.allow_cuda_compat_libs_from_container"),
@@ -69,6 +69,7 @@ KEYS = (
     ("nvinject.proc-root", STRING, "roots.proc"),
     ("nvinject.sys-root", STRING, "roots.sys"),
     ("nvinject.nvml-timeout", INTEGER, "nvml_timeout"),
+    ("nvinject.write-rootfs", BOOLEAN, "write_rootfs"),
 )
 
 _COMPAT_MODES = ("ldconfig", "mount", "disabled", "hook")
@@ -204,6 +205,11 @@ class _Reading:
         for field in ("roots.driver", "roots.dev", "roots.proc", "roots.sys"):
             if field in values:
                 values[field] = self.root(field, values[field])
+        for field in ("runtimes", "cdi_annotation_prefixes", "cdi_spec_dirs"):
+            if field in values:
+                values[field] = tuple(values[field])
+        if values.get("runtimes") == ():
+            raise self.error(_key_of("runtimes"), "is empty", 'write for example runtimes = ["runc", "crun"]')
         self.check_ldconfig()
         self.check_compat_mode()
         if not 1 <= values.get("nvml_timeout", 1) <= 600:

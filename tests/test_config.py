@@ -121,6 +121,8 @@ def test_everything_the_original_writes_is_understood(config: pathlib.Path) -> N
             load_kmods=False,
             no_cgroups=True,
             mode="legacy",
+            runtime_debug="/var/log/nvidia-container-runtime.log",
+            hook_path="nvidia-container-runtime-hook",
             cuda_compat_mode="mount",
             skip_mode_detection=True,
             roots=Roots(driver="/run/nvidia/driver", dev="/host", proc="/host/proc", sys="/host/sys"),
@@ -161,7 +163,7 @@ def test_each_key_takes_its_type_and_no_other(config: pathlib.Path, key: str, ki
         value = '"/x"'
     policy, warnings = load(config, f"{header}{name} = {value}\n")
     assert warnings == ()
-    assert (policy == Policy()) is (not field or field in {"load_kmods", "accept_envvar_unprivileged"})
+    assert (policy == Policy()) is (not field or field in {"load_kmods", "accept_envvar_unprivileged", "write_rootfs"})
     for other, text in [*VALUES.items(), ("a number", "1.5"), ("a date or time", "2020-01-01"), ("a table", "{}")]:
         if other != kind:
             error = refused(config, f"# a comment\n{header}{name} = {text}\n")
@@ -170,6 +172,7 @@ def test_each_key_takes_its_type_and_no_other(config: pathlib.Path, key: str, ki
 
 # text, what the message says after the path
 REFUSED = [
+    ("nvidia-container-runtime.runtimes = []", ", line 1: nvidia-container-runtime.runtimes is empty"),
     ("disable-require = maybe", ", line 1, column 19: invalid value"),  # observed 38
     ("a = 1\nb = [1,", ", line 2, column 8: invalid value"),
     ("a = 1\na = 2", "line 2"),

@@ -8,6 +8,9 @@ from nvinject.record import Record
 
 DRIVER_CAPABILITIES = ("compat32", "compute", "display", "graphics", "ngx", "utility", "video")
 DEFAULT_DRIVER_CAPABILITIES = ("compute", "utility")
+DEFAULT_RUNTIMES = ("runc", "crun")
+CDI_ANNOTATION_PREFIX = "cdi.k8s.io/"
+CDI_SPEC_DIRS = ("/etc/cdi", "/var/run/cdi")
 
 
 class Features(Record):
@@ -37,7 +40,9 @@ class Roots(Record):
 class Policy(Record):
     """Every setting that a decision or a search depends on.
 
-    `nvml_timeout` is in seconds. `mode` is the original's nvidia-container-runtime.mode.
+    `nvml_timeout` is in seconds. `mode` is the original's nvidia-container-runtime.mode. `write_rootfs` lets the runtime
+    shim put links and loader cache into the container's own file system where that is writable; without it they are
+    mounted.
     """
 
     roots: Roots = Roots()
@@ -54,5 +59,12 @@ class Policy(Record):
     mode: str = "auto"
     skip_mode_detection: bool = False
     cuda_compat_mode: str = "ldconfig"
+    runtimes: tuple[str, ...] = DEFAULT_RUNTIMES
+    runtime_debug: str = ""
+    hook_path: str = ""
+    cdi_default_kind: str = "nvidia.com/gpu"
+    cdi_annotation_prefixes: tuple[str, ...] = (CDI_ANNOTATION_PREFIX,)
+    cdi_spec_dirs: tuple[str, ...] = CDI_SPEC_DIRS
+    write_rootfs: bool = True
     nvml_timeout: int = 10
     features: Features = Features()
