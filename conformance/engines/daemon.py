@@ -72,13 +72,15 @@ class Daemon:
         """Start dockerd on its machine and wait until it answers."""
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "config.toml").write_text("# the defaults\n")
+        (self.folder / "daemon.json").write_text("{}\n")  # not /etc/docker/daemon.json of this machine
         wrapper = self.folder / "runtime"
         nvfakes("runtime-wrapper", str(wrapper))
         command = [
             *(sys.executable, "-m", "nvfakes", "run", self.machine, "--"),
             *(self.program, "--host", self.socket, "--pidfile", f"{self.folder}/pid"),
             *("--data-root", f"{self.folder}/data", "--exec-root", f"{self.folder}/exec"),
-            *("--iptables=false", "--bridge=none", f"--cgroup-parent=/{self.cgroup}"),
+            *("--iptables=false", "--bridge=none", "--config-file", f"{self.folder}/daemon.json"),
+            *("--exec-opt", "native.cgroupdriver=cgroupfs", f"--cgroup-parent=/{self.cgroup}"),
             *("--add-runtime", f"nvfakes={wrapper}", "--default-runtime", "nvfakes"),
         ]
         with (self.folder / "log").open("wb") as log:
