@@ -1,0 +1,256 @@
+"""Where the dynamic loader of an image looks for libraries, read from the image without trusting it.
+
+Belongs here: ld.so.conf with what it includes, the default directories, hardware sub-directories, all opened below the
+root and listed. Does not belong here: what a directory contributes (formats/ldsearch.py), the cache itself
+(loadercache.py). Only regular files are opened and nothing blocks: no FIFO, device or directory is read as a file.
+"""
+
+import errno
+import os
+import stat
+
+from nvinject.formats import ldconf
+from nvinject.formats.ldsearch import LEGACY_HWCAPS, Listing, is_library_name
+from nvinject.linux.inroot import open_in_root
+from nvinject.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+MAXIMUM_CONF_SIZE = 1 << 20
+MAXIMUM_CONF_FILES = 1024
+MAXIMUM_CONF_DEPTH = 8
+MAXIMUM_DIRECTORIES = 1024
+MAXIMUM_NAMES = 1 << 18
+
+_INSPECT = os.O_PATH | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK | os.O_CLOEXEC
+_TRIPLETS = {"x86_64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu", "ppc64le": "powerpc64le-linux-gnu"}
+
+
+class SearchDirectory(Record):
+    """A directory that is searched, open; `path` as configured, `hwcaps` the name below glibc-hwcaps or ""."""
+
+    path: str
+    fd: int
+    identity: tuple[int, int]
+    hwcaps: str = ""
+
+
+def open_regular(root_fd: int, path: str) -> int:
+    """Open a regular file of the root for reading, links followed inside it; raises OSError, EINVAL for other kinds."""
+    # The first look does not open the file itself: opening a device can already do something.
+    seen = open_in_root(root_fd, path, _INSPECT)
+    try:
+        status = os.fstat(seen)
+    finally:
+        os.close(seen)
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", path)
+    opened = open_in_root(root_fd, path, _READ)
+    if os.path.samestat(status, os.fstat(opened)):
+        return opened
+    os.close(opened)
+    raise OSError(errno.EINVAL, "changed while it was opened", path)
+
+
+def read_regular(root_fd: int, path: str, limit: int) -> bytes | None:
+    """Return the content of a regular file of the root; None if there is none or it has more than `limit` bytes."""
+    try:
+        fd = open_regular(root_fd, path)
+    except OSError:
+        return None
+    try:
+        content = bytearray()
+        if os.fstat(fd).st_size > limit:
+            return None
+        while len(content) <= limit and (part := os.read(fd, limit + 1 - len(content))):
+            content += part
+        return bytes(content) if len(content) <= limit else None
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def configured_directories(root_fd: int) -> tuple[str, ...]:
+    """Return the directories of /etc/ld.so.conf and its includes, in order."""
+    return tuple(_Configuration(root_fd).directories("/etc/ld.so.conf", 0))
+
+
+class _Configuration:
+    """The reading of one ld.so.conf: counts files and bytes over all includes, so that no loop lasts."""
+
+    def __init__(self, root_fd: int) -> None:
+        self._root_fd = root_fd
+        self._files_left = MAXIMUM_CONF_FILES
+        self._bytes_left = MAXIMUM_CONF_SIZE
+
+    def directories(self, path: str, depth: int) -> "Iterator[str]":
+        """Yield the directories that one file names, included ones in their place."""
+        if depth > MAXIMUM_CONF_DEPTH or self._files_left <= 0:
+            return
+        self._files_left -= 1
+        content = read_regular(self._root_fd, path, self._bytes_left)
+        if content is None:
+            return
+        self._bytes_left -= len(content)
+        for statement in ldconf.parse_conf(content.decode("utf-8", "surrogateescape")):
+            if isinstance(statement, ldconf.Directory):
+                yield statement.path
+            else:
+                pattern = statement.pattern
+                absolute = pattern if pattern.startswith("/") else f"{os.path.dirname(path)}/{pattern}"
+                for included in self._expand(absolute):
+                    yield from self.directories(included, depth + 1)
+
+    def _expand(self, pattern: str) -> "list[str]":
+        """Return the paths that match a pattern, in the order of their bytes."""
+        found = [""]
+        for component in pattern.strip("/").split("/"):
+            if ldconf.has_wildcard(component):
+                found = [
+                    f"{parent}/{name}"
+                    for parent in found
+                    for name in self._names(parent or "/")
+                    if ldconf.matches(component, name)
+                ]
+            else:
+                found = [f"{parent}/{component}" for parent in found]
+            del found[MAXIMUM_CONF_FILES:]
+        return found
+
+    def _names(self, path: str) -> "list[str]":
+        if self._files_left <= 0:
+            return []
+        self._files_left -= 1
+        try:
+            fd = open_in_root(self._root_fd, path, _LIST)
+        except OSError:
+            return []
+        try:
+            return sorted(os.listdir(fd), key=os.fsencode)
+        except OSError:
+            return []
+        finally:
+            os.close(fd)
+
+
+def default_directories(root_fd: int, machine: str) -> tuple[str, ...]:
+    """Return the directories that the image's own ldconfig would search last."""
+    try:
+        os.close(open_in_root(root_fd, "/etc/debian_version", _INSPECT))
+    except OSError:
+        return ("/lib", "/usr/lib", "/lib64", "/usr/lib64")
+    triplet = _TRIPLETS.get(machine, f"{machine}-linux-gnu")
+    return (f"/lib/{triplet}", f"/usr/lib/{triplet}", "/lib", "/usr/lib")
+
+
+class SearchPath:
+    """The directories in the order of the search; each is open until `close`, none is there twice.
+
+    The same directory under a second path (merged /usr) counts under its first one, as with ldconfig.
+    """
+
+    def __init__(self, root_fd: int) -> None:
+        """Begin with no directory."""
+        self._root_fd = root_fd
+        self._by_identity: dict[tuple[int, int], SearchDirectory] = {}
+        self.directories: list[SearchDirectory] = []
+
+    def add(self, paths: "Iterable[str]") -> None:
+        """Add directories with their glibc-hwcaps sub-directories; those that are not there do not count."""
+        for path in paths:
+            directory = self.open(path)
+            if directory is not None and self._append(directory):
+                for name in self._names_below(f"{path}/glibc-hwcaps"):
+                    below = self.open(f"{path}/glibc-hwcaps/{name}", hwcaps=name)
+                    if below is not None:
+                        self._append(below)
+
+    def add_one(self, path: str) -> None:
+        """Add one directory alone."""
+        directory = self.open(path)
+        if directory is not None:
+            self._append(directory)
+
+    def canonical(self, path: str) -> str:
+        """Return the path under which a directory is among those added; the same path if it is not."""
+        if any(directory.path == path for directory in self.directories):
+            return path
+        directory = self.open(path)
+        if directory is None:
+            return path
+        os.close(directory.fd)
+        known = self._by_identity.get(directory.identity)
+        return path if known is None else known.path
+
+    def rename(self, path: str, other: str) -> None:
+        """Let a directory be known under another of its paths."""
+        for number, directory in enumerate(self.directories):
+            if directory.path == path:
+                renamed = directory.replace(path=other)
+                self.directories[number] = self._by_identity[directory.identity] = renamed
+
+    def open(self, path: str, *, hwcaps: str = "") -> "SearchDirectory | None":
+        """Open a directory of the root; None if there is none."""
+        try:
+            fd = open_in_root(self._root_fd, path, _LIST)
+            status = os.fstat(fd)
+        except OSError:
+            return None
+        return SearchDirectory(path=path, fd=fd, identity=(status.st_dev, status.st_ino), hwcaps=hwcaps)
+
+    def _append(self, directory: SearchDirectory) -> bool:
+        if directory.identity in self._by_identity or len(self.directories) >= MAXIMUM_DIRECTORIES:
+            os.close(directory.fd)
+            return False
+        self._by_identity[directory.identity] = directory
+        self.directories.append(directory)
+        return True
+
+    def _names_below(self, path: str) -> "list[str]":
+        """Return names that can be glibc-hwcaps sub-directories: neither hidden nor with the colon of search paths."""
+        try:
+            fd = open_in_root(self._root_fd, path, _LIST)
+        except OSError:
+            return []
+        try:
+            names = os.listdir(fd)
+        except OSError:
+            return []
+        finally:
+            os.close(fd)
+        return sorted(name for name in names if not name.startswith(".") and ":" not in name)
+
+    def close(self) -> None:
+        """Close all directories."""
+        for directory in self.directories:
+            os.close(directory.fd)
+        self.directories = []
+        self._by_identity = {}
+
+
+def list_directory(fd: int) -> "tuple[Listing, list[str]]":
+    """Return the library names of a directory, and which names of hardware sub-directories are there."""
+    files: set[str] = set()
+    links: set[str] = set()
+    hardware: list[str] = []
+    try:
+        with os.scandir(fd) as entries:
+            for number, entry in enumerate(entries):
+                name = entry.name
+                if number >= MAXIMUM_NAMES:
+                    break
+                if name in LEGACY_HWCAPS:
+                    hardware.append(name)
+                elif is_library_name(name):
+                    if entry.is_symlink():
+                        links.add(name)
+                    elif entry.is_file(follow_symlinks=False):
+                        files.add(name)
+    except OSError:
+        return Listing(files=set(), links=set()), []
+    return Listing(files=files, links=links), sorted(hardware)
