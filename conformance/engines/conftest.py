@@ -73,6 +73,18 @@ def two_gpus(
 
 
 @pytest.fixture(scope="session")
+def two_gpus_unified(
+    dockerd: str, hook: Path, images: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Daemon]:
+    """Return a daemon on a machine with two H100 and cgroup v2 only."""
+    known = Path("/proc/filesystems").read_text().split()
+    if "cgroup2" not in known:
+        pytest.skip("this kernel has no cgroup v2")
+    with started(Daemon(dockerd, tmp_path_factory.mktemp("unified"), "two-h100", hook, unified=True), images) as daemon:
+        yield daemon
+
+
+@pytest.fixture(scope="session")
 def no_driver(
     dockerd: str, hook: Path, images: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Daemon]:

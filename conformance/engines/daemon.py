@@ -23,6 +23,13 @@ START_SECONDS = 60
 STOP_SECONDS = 30
 CALL_SECONDS = 60
 MARK = "NVCONFORM_ENGINE"
+# In the machine's own mount namespace; the first argument stands for the name of the script.
+UNIFIED_VIEW = (
+    "sh",
+    "-c",
+    'umount -R /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup && exec "$@"',
+    "unified-view",
+)
 # What a dockerd leaves outside its own folders when it is not kept in a machine of its own.
 HOST_PATHS = ("/etc/docker", "/run/docker", "/run/containerd", "/var/lib/docker", "/var/lib/containerd")
 
@@ -33,12 +40,16 @@ class DaemonError(Exception):
 
 @dataclass
 class Daemon:
-    """A dockerd; `machine` is the declaration that it runs on, `prefix` where the hook was installed."""
+    """A dockerd; `machine` is the declaration that it runs on, `prefix` where the hook was installed.
+
+    `unified` lets it see cgroup v2 and nothing else, as on a machine that has no v1 hierarchies.
+    """
 
     program: str
     folder: Path
     machine: str
     prefix: Path | None
+    unified: bool = False
     process: subprocess.Popen[bytes] = field(init=False)
 
     @property
@@ -77,6 +88,7 @@ class Daemon:
         nvfakes("runtime-wrapper", str(wrapper))
         command = [
             *(sys.executable, "-m", "nvfakes", "run", self.machine, "--"),
+            *(UNIFIED_VIEW if self.unified else ()),
             *(self.program, "--host", self.socket, "--pidfile", f"{self.folder}/pid"),
             *("--data-root", f"{self.folder}/data", "--exec-root", f"{self.folder}/exec"),
             *("--iptables=false", "--bridge=none", "--config-file", f"{self.folder}/daemon.json"),

@@ -158,14 +158,18 @@ def test_loader_cache_names_the_libraries(two_gpus: Daemon, tmp_path: Path, fami
     assert len(found) == len(done.stdout.splitlines()) - 2  # the first and the last line tell about the file
 
 
-def test_only_the_visible_gpu_can_be_opened(two_gpus: Daemon) -> None:
-    """A node that the container makes itself opens nothing: the device rules are those of the one GPU."""
+@pytest.mark.parametrize("daemon", ["two_gpus", "two_gpus_unified"])
+def test_only_the_visible_gpu_can_be_opened(request: pytest.FixtureRequest, daemon: str) -> None:
+    """A node that the container makes itself opens nothing: the device rules are those of the one GPU.
+
+    The rules are lines of devices.allow on cgroup v1 and a program on v2; on a machine with v2 only, the daemons agree.
+    """
     script = (
         'ls() { busybox ls "$@"; }; cd /dev; ls -d nvidia*; ls /proc/driver/nvidia/gpus; '
         "busybox mknod /tmp/0 c 195 0; busybox mknod /tmp/1 c 195 1; "
         "busybox cat /tmp/0 2>&1; busybox cat /tmp/1 2>&1; true"
     )
-    output = run(two_gpus, shell(script), **gpus(device_ids=[UUID_1]))
+    output = run(request.getfixturevalue(daemon), shell(script), **gpus(device_ids=[UUID_1]))
     # ENXIO: the rules allow it, and no driver is behind the number here. EPERM: the rules forbid it.
     assert output.splitlines() == [
         "nvidia-uvm",
