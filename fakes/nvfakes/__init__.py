@@ -1,18 +1,16 @@
 """Declared GPU machines that programs cannot tell from real ones.
 
-`load` gives a machine by name or file, `run` runs a command on one, `write_tree` writes its files. The modules behind them
-are imported on first use, because the runtime wrapper imports this package for every container.
+`load` gives a machine by name or file, `run` runs a command on one. The modules behind them are imported on first
+use, because the runtime wrapper imports this package for every container.
 """
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from nvfakes.machine import Machine
 
-__all__ = ["load", "run", "write_tree"]
+__all__ = ["load", "run"]
 
 
 def load(name_or_path: str) -> "Machine":
@@ -27,10 +25,3 @@ def run(machine: "Machine | str", command: Sequence[str], *, lane: str | None = 
     from nvfakes import sandbox
 
     return sandbox.run(load(machine) if isinstance(machine, str) else machine, command, lane=lane)
-
-
-def write_tree(machine: "Machine | str", directory: "Path | str") -> None:
-    """Write all files of a machine below a directory."""
-    from nvfakes import tree
-
-    tree.write_tree(load(machine) if isinstance(machine, str) else machine, directory)

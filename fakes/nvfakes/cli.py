@@ -1,7 +1,7 @@
 """The nvfakes command: argv, words and exit codes.
 
-Belongs here: one small function per command. Does not belong here: what the commands do. Exit codes: 0, 1 for a machine or
-lane that cannot be used, 2 for wrong arguments, and of `run` the command's own.
+Belongs here: one small function per command. Does not belong here: what the commands do. Exit codes: 0, 1 for a
+machine or lane that cannot be used, 2 for wrong arguments, and of `run` the command's own.
 """
 
 import os

@@ -1,8 +1,8 @@
 """Machine files: YAML to a Machine, and the names of machines that need no file.
 
-Belongs here: the keys of a machine file, their checks, and one-line errors that name file, line and key. Does not belong
-here: what the declared facts mean to a program. NVIDIA's mock configuration, version 1.0, is accepted as the `nvml:`
-block or as a whole file.
+Belongs here: the keys of a machine file, their checks, and one-line errors that name file, line and key. Does not
+belong here: what the declared facts mean to a program. NVIDIA's mock configuration, version 1.0, is accepted as the
+`nvml:` block or as a whole file.
 """
 
 import difflib
@@ -33,7 +33,8 @@ _MACHINE_KEYS = (
     "params", "sockets",
 )  # fmt: skip
 _GPU_KEYS = (
-    "answers", "bus", "card", "count", "mig", "mig_mode", "minor", "model", "name", "numa_node", "render", "serial", "uuid",
+    "answers", "bus", "card", "count", "mig", "mig_mode", "minor", "model", "name", "numa_node", "render", "serial",
+    "uuid",
 )  # fmt: skip
 _MOCK_KEYS = ("version", "system", "device_defaults", "devices", "nvlink", "pcie_topology", "num_devices")
 SOCKETS = ("persistenced", "fabricmanager")
@@ -187,8 +188,11 @@ class _Reader:
             driver=self._driver(),
             gpus=tuple(self._gpus(answers)),
             switches=self._switches(),
-            majors=DEFAULT_MAJORS | {key: place.number(1, 4095) for key, place in self._map("majors", tuple(DEFAULT_MAJORS))},
-            imex_channels=tuple(place.number(0, 65535) for place in imex["channels"].sequence()) if "channels" in imex else (),
+            majors=DEFAULT_MAJORS
+            | {key: place.number(1, 4095) for key, place in self._map("majors", tuple(DEFAULT_MAJORS))},
+            imex_channels=tuple(place.number(0, 65535) for place in imex["channels"].sequence())
+            if "channels" in imex
+            else (),
             imex_management="management" in imex and imex["management"].flag(),
             sockets=tuple(place.choice(SOCKETS) for place in self._list("sockets")),
             params={key: place.text() for key, place in self._map("params")},
@@ -226,7 +230,9 @@ class _Reader:
         keys = dict(self._map("deviate", ("library_version", "missing", "module")))
         return Deviation(
             missing=tuple(place.text() for place in keys["missing"].sequence()) if "missing" in keys else (),
-            library_version=keys["library_version"].matching(_VERSION, "a driver version") if "library_version" in keys else "",
+            library_version=keys["library_version"].matching(_VERSION, "a driver version")
+            if "library_version" in keys
+            else "",
             module_loaded="module" not in keys or keys["module"].choice(("loaded", "unloaded")) == "loaded",
         )
 
@@ -254,9 +260,19 @@ class _Reader:
             raise place.error(f"needs the key model; known models: {', '.join(MODELS)}")
         model = MODELS.get(keys["model"].text())
         if model is None:
-            raise keys["model"].error(f"unknown model{_suggest(keys['model'].text(), tuple(MODELS))}".replace("keys", "models"))
-        uuid = keys["uuid"].matching(_GPU_UUID, "a GPU UUID") if "uuid" in keys else f"GPU-{index + 0xA0:08x}-1111-2222-3333-{index:012x}"
-        bus = keys["bus"].matching(_BUS, "a PCI address such as 0000:17:00.0") if "bus" in keys else f"0000:{0x17 + index:02x}:00.0"
+            raise keys["model"].error(
+                f"unknown model{_suggest(keys['model'].text(), tuple(MODELS))}".replace("keys", "models")
+            )
+        uuid = (
+            keys["uuid"].matching(_GPU_UUID, "a GPU UUID")
+            if "uuid" in keys
+            else f"GPU-{index + 0xA0:08x}-1111-2222-3333-{index:012x}"
+        )
+        bus = (
+            keys["bus"].matching(_BUS, "a PCI address such as 0000:17:00.0")
+            if "bus" in keys
+            else f"0000:{0x17 + index:02x}:00.0"
+        )
         minor = keys["minor"].number(0, GPU_SLOTS - 1) if "minor" in keys else index
         for what, value in (("uuid", uuid), ("bus", bus.lower()), ("minor", str(minor))):
             self._claim(what, value, keys.get(what, place))
@@ -269,7 +285,9 @@ class _Reader:
             uuid=uuid,
             bus=bus.lower(),
             minor=minor,
-            numa_node=keys["numa_node"].number(-1, 63) if "numa_node" in keys else (index * 2 // total if total >= 4 else 0),
+            numa_node=keys["numa_node"].number(-1, 63)
+            if "numa_node" in keys
+            else (index * 2 // total if total >= 4 else 0),
             card=keys["card"].number(0, 63) if "card" in keys else index + 1,
             render=keys["render"].number(128, 191) if "render" in keys else index + 128,
             serial=keys["serial"].text() if "serial" in keys else f"{1320000000000 + index}",
@@ -296,7 +314,9 @@ class _Reader:
             profile = mig.find_profile(profiles, keys["profile"].text())
             if profile is None:
                 names = tuple(profile.name for profile in profiles)
-                raise keys["profile"].error(f"{model.name} has no MIG profile {keys['profile'].text()}; it has {', '.join(names)}")
+                raise keys["profile"].error(
+                    f"{model.name} has no MIG profile {keys['profile'].text()}; it has {', '.join(names)}"
+                )
             layout.append((profile, self._compute(item, keys, profile.slices, lambda: _mig_uuid(index, next(serial)))))
         instances = mig.build_instances(layout)
         if instances is None:
@@ -358,7 +378,7 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _mock_machine(root: _Place, name: str) -> Machine:
-    """Return the machine that a whole mock configuration describes; the model follows from the PCI device id or name."""
+    """Return the machine that a mock configuration describes; a model follows from the name or the PCI device id."""
     block = _mock_block(root)
     system = block.get("system") or {}
     gpus = []

@@ -1,7 +1,7 @@
 """The user-space files of a driver: which libraries, programs, firmware and configuration a package installs.
 
-Belongs here: names, SONAMEs and links, one row per library. Does not belong here: the bytes (elf.py, nvml/) and where the
-tree is written (tree.py). The list is that of branch 570 as observed, and holds for its neighbours.
+Belongs here: names, SONAMEs and links, one row per library. Does not belong here: the bytes (elf.py, nvml/) and where
+the tree is written (tree.py). The list is that of branch 570 as observed, and holds for its neighbours.
 """
 
 from dataclasses import dataclass
@@ -81,9 +81,12 @@ CONFIGURATION: dict[str, str] = {
     "/etc/vulkan/icd.d/nvidia_icd.json": _VULKAN,
     "/etc/vulkan/implicit_layer.d/nvidia_layers.json": _LAYER.format(),
     "/usr/share/X11/xorg.conf.d/nvidia-drm-outputclass.conf": (
-        'Section "OutputClass"\n    Identifier "nvidia"\n    MatchDriver "nvidia-drm"\n    Driver "nvidia"\nEndSection\n'
+        'Section "OutputClass"\n    Identifier "nvidia"\n'
+        '    MatchDriver "nvidia-drm"\n    Driver "nvidia"\nEndSection\n'
     ),
-    "/usr/share/egl/egl_external_platform.d/10_nvidia_wayland.json": _ICD.format("1.0.0", "libnvidia-egl-wayland.so.1", ""),
+    "/usr/share/egl/egl_external_platform.d/10_nvidia_wayland.json": _ICD.format(
+        "1.0.0", "libnvidia-egl-wayland.so.1", ""
+    ),
     "/usr/share/egl/egl_external_platform.d/15_nvidia_gbm.json": _ICD.format("1.0.0", "libnvidia-egl-gbm.so.1", ""),
     "/usr/share/glvnd/egl_vendor.d/10_nvidia.json": _ICD.format("1.0.0", "libEGL_nvidia.so.0", ""),
     "/usr/share/nvidia/nvoptix.bin": "nvoptix\n",

@@ -1,7 +1,7 @@
 """Stub ELF files: shared libraries with the right class, machine and SONAME, and programs that only exit.
 
-Belongs here: the bytes of such files, acceptable to ldconfig, readelf and the dynamic loader. Does not belong here: which
-libraries a driver has (driverfiles.py) and libraries with behaviour (nvml/). Layouts are those of elf(5).
+Belongs here: the bytes of such files, acceptable to ldconfig, readelf and the dynamic loader. Does not belong here:
+which libraries a driver has (driverfiles.py) and libraries with behaviour (nvml/). Layouts are those of elf(5).
 """
 
 import struct

@@ -56,9 +56,7 @@ def show_driver(state: dict[str, Any], source: str) -> None:
     if not os.path.isdir(target):
         return  # a container without procfs
     if clone >= 0:
-        _check(
-            _libc.syscall(SYS_MOVE_MOUNT, clone, b"", AT_FDCWD, target.encode(), MOVE_MOUNT_F_EMPTY_PATH), target
-        )
+        _check(_libc.syscall(SYS_MOVE_MOUNT, clone, b"", AT_FDCWD, target.encode(), MOVE_MOUNT_F_EMPTY_PATH), target)
     else:
         _check(_libc.mount(source.encode(), target.encode(), None, ctypes.c_ulong(MS_BIND), None), target)
 
@@ -70,7 +68,7 @@ def _target(state: dict[str, Any], process: int) -> str:
         return "/proc/driver"
     bundle = state["bundle"]
     with open(os.path.join(bundle, "config.json"), encoding="utf-8") as file:
-        path = json.load(file)["root"]["path"]
+        path = str(json.load(file)["root"]["path"])
     return os.path.realpath(os.path.join(bundle, path)) + "/proc/driver"
 
 

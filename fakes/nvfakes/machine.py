@@ -7,9 +7,12 @@ Does not belong here: reading YAML (declaration.py), and any bytes that a progra
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nvfakes.models import GpuModel, MigProfile, mig_profiles
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MAJOR_NVIDIA = 195
 MAJOR_DRM = 226
@@ -128,7 +131,7 @@ class Deviation:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A whole machine. `driver` is None where none is installed; `files` are extra or replaced files by absolute path."""
+    """A whole machine; `driver` is None where none is installed, `files` are extra or replaced files by path."""
 
     name: str
     driver: Driver | None = None
@@ -171,6 +174,12 @@ class Machine:
     def has_mig(self) -> bool:
         """Whether any GPU can be partitioned, which makes the driver create the MIG capabilities."""
         return any(gpu.model.mig for gpu in self.gpus)
+
+    def write_tree(self, directory: "Path | str") -> None:
+        """Write all files of the machine below a directory."""
+        from nvfakes import tree  # which knows machines
+
+        tree.write_tree(self, directory)
 
 
 def capability_minor(gpu: int, instance: int, compute: int | None = None) -> int:

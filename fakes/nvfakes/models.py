@@ -211,11 +211,11 @@ MODELS: dict[str, GpuModel] = {row.key: row for row in _ROWS}
 def mig_profiles(model: GpuModel) -> tuple[MigProfile, ...]:
     """Return the MIG profiles of a model, in NVML's order of enum values; none for a model without MIG."""
     table = _MIG_TABLES.get(model.mig, {})
-    profiles = [
-        MigProfile(name, shape[0], shape[1], shape[2], *numbers, maximum=shape[3], placements=shape[4])
-        for key, (name, *numbers) in table.items()
-        for shape in (_MIG_SHAPES[key],)
-    ]
+    profiles = []
+    for key, (name, memory, multiprocessors, copy_engines, decoders, jpeg, ofa) in table.items():
+        number, enum, slices, maximum, placements = _MIG_SHAPES[key]
+        counts = (memory, multiprocessors, copy_engines, decoders, jpeg, ofa)
+        profiles.append(MigProfile(name, number, enum, slices, *counts, maximum, placements))
     return tuple(sorted(profiles, key=lambda profile: profile.enum))
 
 
@@ -322,7 +322,11 @@ def _features(model: GpuModel) -> dict[str, Any]:
     if model.mig:
         answers["mig"] = {"mode_current": "disabled", "mode_pending": "disabled", "max_gpu_instances": 7}
     if model.has_fabric:
-        answers["fabric"] = {"cluster_uuid": "00000000-0000-0000-0000-000000000000", "clique_id": 0, "state": "completed"}
+        answers["fabric"] = {
+            "cluster_uuid": "00000000-0000-0000-0000-000000000000",
+            "clique_id": 0,
+            "state": "completed",
+        }
     if model.nvlinks:
         answers["nvlink"] = {"links": model.nvlinks, "bandwidth_per_link_mbps": model.nvlink_mbps}
     return answers

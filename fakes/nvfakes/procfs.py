@@ -105,7 +105,9 @@ def version(driver: Driver, architecture: str) -> str:
     """Return /proc/driver/nvidia/version of the open or of the proprietary module."""
     compiler = "GCC version:  gcc version 13.3.0 (Ubuntu 13.3.0-6ubuntu2~24.04)\n"
     if driver.open_kernel:
-        kind = f"NVIDIA UNIX Open Kernel Module for {architecture}  {driver.version}  Release Build  (dvs-builder@U22-I3)"
+        kind = (
+            f"NVIDIA UNIX Open Kernel Module for {architecture}  {driver.version}  Release Build  (dvs-builder@U22-I3)"
+        )
     else:
         kind = f"NVIDIA UNIX {architecture} Kernel Module  {driver.version}"
     return f"NVRM version: {kind}  {_BUILD_DATE}\n{compiler}"
@@ -146,7 +148,9 @@ def mig_minors() -> str:
         for instance in range(INSTANCE_SLOTS):
             base = capability_minor(gpu, instance)
             lines.append(f"gpu{gpu}/gi{instance}/access {base}")
-            lines += [f"gpu{gpu}/gi{instance}/ci{compute}/access {base + 1 + compute}" for compute in range(COMPUTE_SLOTS)]
+            lines += [
+                f"gpu{gpu}/gi{instance}/ci{compute}/access {base + 1 + compute}" for compute in range(COMPUTE_SLOTS)
+            ]
     return "\n".join(lines) + "\n"
 
 

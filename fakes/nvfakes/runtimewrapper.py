@@ -1,7 +1,7 @@
 """An OCI runtime that is another runtime plus the stand-in for the kernel.
 
-Belongs here: inserting the kernel hook into config.json on `create` and `run`, and handing every call on. Does not belong
-here: the hook itself (kernelhook.py).
+Belongs here: inserting the kernel hook into config.json on `create` and `run`, and handing every call on. Does not
+belong here: the hook itself (kernelhook.py).
 """
 
 import json

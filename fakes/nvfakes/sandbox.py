@@ -1,8 +1,8 @@
 """The two lanes: running a command on a machine, in namespaces that vanish with it.
 
-Belongs here: namespaces and mounts of a lane. Does not belong here: what the machine's files say (tree.py). In lane root
-the machine stands at the real paths; in lane rootless it is a tree, because a user namespace can make no device nodes and
-mounts over /proc and /sys would keep nested user namespaces from mounting their own.
+Belongs here: namespaces and mounts of a lane. Does not belong here: what the machine's files say (tree.py). In lane
+root the machine stands at the real paths; in lane rootless it is a tree, because a user namespace can make no device
+nodes and mounts over /proc and /sys would keep nested user namespaces from mounting their own.
 """
 
 import os
@@ -62,7 +62,9 @@ def enter(machine: Machine, lane: str | None = None) -> tuple[str, str]:
             _make_private_stage(stage)
         except OSError as error:
             if lane == "root":
-                raise SandboxError(f"lane root needs the right to mount: {error.strerror}; try --lane rootless") from None
+                raise SandboxError(
+                    f"lane root needs the right to mount: {error.strerror}; try --lane rootless"
+                ) from None
         else:
             if tree.can_make_nodes(Path(stage)):
                 _build_root_lane(machine, stage)
@@ -81,13 +83,14 @@ def _make_private_stage(stage: str) -> None:
 
 def _build_root_lane(machine: Machine, stage: str) -> None:
     entries = tree.entries(machine)
-    tree.write([entry for entry in entries if not entry.path.startswith(("/dev/", "/proc/driver/"))], Path(stage), nodes=True)
+    tree.write(
+        [entry for entry in entries if not entry.path.startswith(("/dev/", "/proc/driver/"))], Path(stage), nodes=True
+    )
     _merge_user_space(machine, stage)
     _mount_proc(entries, stage)
     _mount_sys(stage)
     _mount_dev(entries, stage)
-    if machine.sockets:
-        _mount_run(entries, stage)
+    _mount_run(entries, stage)
 
 
 def _merge_user_space(machine: Machine, stage: str) -> None:
@@ -95,12 +98,13 @@ def _merge_user_space(machine: Machine, stage: str) -> None:
     for path in (*libraries, *_MERGED):
         if os.path.isdir(f"{stage}{path}"):
             _overlay(path, stage)
-    if os.path.isdir(f"{stage}/etc"):
-        _merge_cache(f"{stage}/etc/ld.so.cache")
-        upper = f"{stage}/.etc"
-        for name in ("upper", "work"):
-            os.makedirs(f"{upper}/{name}")
-        _overlay("/etc", stage, f",upperdir={upper}/upper,workdir={upper}/work")
+    # Also without a driver: what a command writes below /etc, a dockerd for example, belongs to the machine.
+    os.makedirs(f"{stage}/etc", exist_ok=True)
+    _merge_cache(f"{stage}/etc/ld.so.cache")
+    upper = f"{stage}/.etc"
+    for name in ("upper", "work"):
+        os.makedirs(f"{upper}/{name}")
+    _overlay("/etc", stage, f",upperdir={upper}/upper,workdir={upper}/work")
 
 
 def _merge_cache(path: str) -> None:
@@ -253,7 +257,7 @@ def _write_map(name: str, text: str) -> None:
 
 
 def _start_mapper(uid: int, gid: int) -> tuple[int, int]:
-    """Start a process that stays outside and maps ids once the returned descriptor is closed; its status tells success."""
+    """Start a process that stays outside and maps ids once the returned descriptor is closed."""
     parent = os.getpid()
     ready, go = os.pipe()
     child = os.fork()
@@ -277,7 +281,10 @@ def _map_range(process: int, uid: int, gid: int) -> bool:
         except OSError:
             return False
         return True
-    commands = (("newuidmap", uid, _subordinate("/etc/subuid", uid)), ("newgidmap", gid, _subordinate("/etc/subgid", uid)))
+    commands = (
+        ("newuidmap", uid, _subordinate("/etc/subuid", uid)),
+        ("newgidmap", gid, _subordinate("/etc/subgid", uid)),
+    )
     for program, own, granted in commands:
         if granted is None:
             return False

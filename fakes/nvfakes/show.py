@@ -67,7 +67,7 @@ def as_table(machine: Machine) -> str:
         for number, (instance, compute) in enumerate(gpu.mig_devices()):
             lines.append(
                 f"    MIG {number}: {device_name(instance, compute)}  {compute.uuid}  "
-                f"gi {instance.number} ci {compute.number}, slices {instance.start}-{instance.start + instance.size - 1}"
+                f"gi {instance.number} ci {compute.number}, {instance.size} memory slices from {instance.start}"
             )
     lines += [f"  NVSwitch {switch.minor}: {switch.bus}" for switch in machine.switches]
     if machine.imex_channels:

@@ -23,7 +23,9 @@ def files(machine: Machine) -> Iterator[tuple[str, bytes, int]]:
         if gpu.on_pci:
             yield from _gpu_files(gpu)
     for switch in machine.switches:
-        yield from _function(switch.bus, switch.device_id, switch.device_id, CLASS_BRIDGE_OTHER, 0, 90 + switch.minor, ())
+        yield from _function(
+            switch.bus, switch.device_id, switch.device_id, CLASS_BRIDGE_OTHER, 0, 90 + switch.minor, ()
+        )
     if machine.driver and machine.module_loaded:
         for module in MODULES:
             yield f"/sys/module/{module}/initstate", b"live\n", 0o444
@@ -53,7 +55,10 @@ def links(machine: Machine) -> Iterator[tuple[str, str]]:
 
 def _gpu_files(gpu: Gpu) -> Iterator[tuple[str, bytes, int]]:
     memory = max(gpu.model.memory_mib << 20, 1 << 28)
-    bars = ((0x2000000000 * (gpu.minor + 1), 1 << 24, True), (0x4000000000 * (gpu.minor + 1), 1 << (memory - 1).bit_length(), True))
+    bars = (
+        (0x2000000000 * (gpu.minor + 1), 1 << 24, True),
+        (0x4000000000 * (gpu.minor + 1), 1 << (memory - 1).bit_length(), True),
+    )
     model = gpu.model
     yield from _function(
         gpu.bus, model.device_id, model.subsystem_id, model.pci_class, gpu.numa_node, interrupt(gpu), bars

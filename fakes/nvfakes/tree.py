@@ -16,6 +16,8 @@ from nvfakes import driverfiles, elf, ldcache, procfs, sysfs
 from nvfakes.machine import MAJOR_DRM, MAJOR_NVIDIA, MINOR_CTL, MINOR_MODESET, Gpu, Machine, capability_minor
 from nvfakes.nvml import build, image
 
+# The top-level links of a distribution with merged /usr: programs look for the driver's files along both paths.
+MERGED_USR = (("/bin", "usr/bin"), ("/lib", "usr/lib"))
 EPOCH = 1_700_000_000  # the time stamp of every file, so that two trees are the same
 
 
@@ -63,7 +65,12 @@ class Socket(Entry):
 def entries(machine: Machine, *, dev_directory: str = "") -> list[Entry]:
     """Return the whole tree in order of paths, less what the machine file declares missing."""
     found: dict[str, Entry] = {}
-    for entry in (*_user_space(machine, dev_directory), *_kernel(machine), *_device_entries(machine), *_sockets(machine)):
+    for entry in (
+        *_user_space(machine, dev_directory),
+        *_kernel(machine),
+        *_device_entries(machine),
+        *_sockets(machine),
+    ):
         found[entry.path] = entry
     for path, text in machine.files.items():
         found[path] = File(path, text.encode())
@@ -92,6 +99,8 @@ def _user_space(machine: Machine, dev_directory: str) -> Iterator[Entry]:
     stub = elf.program(elf.MACHINES[machine.architecture])
     for program in driverfiles.PROGRAMS:
         yield File(f"/usr/bin/{program}", build.nvidia_smi() if program == "nvidia-smi" else stub, 0o755)
+    for link, target in MERGED_USR:
+        yield Link(link, target)
     for name in driverfiles.FIRMWARE:
         yield File(f"/usr/lib/firmware/nvidia/{version}/{name}", f"{name} {version}\n".encode())
     for path, text in driverfiles.CONFIGURATION.items():

@@ -23,7 +23,8 @@ _SMI_LIBC = ("printf", "puts", "putchar", "strstr", "strcmp", "exit")
 _SMI_LIBDL = ("dlopen", "dlsym")
 _FLAGS = (
     "-std=gnu11", "-O2", "-Wall", "-Wextra", "-fno-stack-protector", "-U_FORTIFY_SOURCE", "-fvisibility=hidden",
-    "-fno-asynchronous-unwind-tables", "-nostdlib", "-Wl,--build-id=none", "-Wl,-z,noexecstack", "-Wl,--hash-style=both",
+    "-fno-asynchronous-unwind-tables", "-nostdlib", "-Wl,--build-id=none", "-Wl,-z,noexecstack",
+    "-Wl,--hash-style=both",
 )  # fmt: skip
 
 
@@ -47,10 +48,10 @@ def cache_directory() -> Path:
 
 
 def symbols(branch: int) -> list[str]:
-    """Return the names that the library of a driver branch exports."""
+    """Return the names that the library of a driver branch exports; of branches before 535 no list is known."""
     lines = (SOURCES / "symbols.txt").read_text(encoding="utf-8").split("\n")
     pairs = [line.split() for line in lines if line]
-    return [name for name, since in pairs if (int(since) if since.isdigit() else 560) <= branch]
+    return [name for name, since in pairs if (int(since) if since.isdigit() else 560) <= max(branch, BRANCHES[0])]
 
 
 def variant(branch: int) -> int:
@@ -118,7 +119,8 @@ def _stand_in(compiler: str, work: Path, soname: str, names: tuple[str, ...]) ->
     source = work / f"{soname}.c"
     source.write_text("".join(f"void {name}(void) {{}}\n" for name in names), encoding="utf-8")
     _run(
-        compiler, "-shared", "-nostdlib", "-fno-builtin", "-w", f"-Wl,-soname,{soname}", "-o", str(work / soname), str(source),
+        compiler, "-shared", "-nostdlib", "-fno-builtin", "-w", f"-Wl,-soname,{soname}", "-o", str(work / soname),
+        str(source),
     )  # fmt: skip
 
 

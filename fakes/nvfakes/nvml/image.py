@@ -25,8 +25,8 @@ _BRANDS = {
     "nvidia_rtx": 13, "nvidia": 14, "geforce_rtx": 15, "titan_rtx": 16,
 }  # fmt: skip
 _ARCHITECTURES = {
-    "kepler": 2, "maxwell": 3, "pascal": 4, "volta": 5, "turing": 6, "ampere": 7, "ada": 8, "ada_lovelace": 8, "hopper": 9,
-    "blackwell": 10,
+    "kepler": 2, "maxwell": 3, "pascal": 4, "volta": 5, "turing": 6, "ampere": 7, "ada": 8, "ada_lovelace": 8,
+    "hopper": 9, "blackwell": 10,
 }  # fmt: skip
 _CHOICES: Mapping[str, Mapping[str, int]] = {
     "brand": _BRANDS,
@@ -110,11 +110,11 @@ def _mig_answers(gpu: Gpu) -> dict[str, Any]:
 
 def _mig_device(gpu: Gpu, instance: GpuInstance, compute: ComputeInstance) -> dict[str, Any]:
     profile = instance.profile
-    whole = compute.slices == profile.slices
+    share = profile.multiprocessors // profile.slices * compute.slices
     return {
         "uuid": compute.uuid, "gi": instance.number, "ci": compute.number,
         "name": f"{gpu.name} MIG {device_name(instance, compute)}",
-        "multiprocessors": profile.multiprocessors if whole else profile.multiprocessors // profile.slices * compute.slices,
+        "multiprocessors": profile.multiprocessors if compute.slices == profile.slices else share,
         "copy_engines": profile.copy_engines, "decoders": profile.decoders, "jpeg": profile.jpeg, "ofa": profile.ofa,
         "gpu_slices": profile.slices, "compute_slices": compute.slices, "compute_start": compute.start,
         "memory_mib": profile.memory_mib,
@@ -189,7 +189,7 @@ def pack(pairs: Mapping[str, str], offset: int) -> bytes:
 
 
 def update(file: BinaryIO, pairs: Mapping[str, str]) -> None:
-    """Replace the facts inside a library that may be in use: write the table that does not count, then make it count."""
+    """Replace the facts inside a library that may be in use: write the other table, then make it count."""
     with mmap.mmap(file.fileno(), 0) as data:
         region = _find_region(data)
         (active,) = struct.unpack_from("<I", data, region + len(MAGIC))

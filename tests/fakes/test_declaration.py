@@ -1,0 +1,149 @@
+"""Machine files: what they say, and one line for everything that is wrong with one."""
+
+from pathlib import Path
+
+import pytest
+
+from nvfakes import declaration
+from nvfakes.errors import MachineError
+from nvfakes.machine import capability_minor
+
+BAD_FILES = (
+    ("gpus: [{model: h100, cuont: 2}]", 1, "gpus[0].cuont: unknown key, did you mean count?"),
+    ("gpus:\n  - {model: h100}\n  - {model: hh100}", 3, "gpus[1].model: unknown model, did you mean h100?"),
+    ("gpus:\n  - count: 2", 2, "gpus[0]: needs the key model"),
+    ("gpus: [{model: t4, count: -1}]", 1, "gpus[0].count: -1 is not between 1 and 32"),
+    ("gpus: [{model: t4, count: many}]", 1, "gpus[0].count: 'many' is not a whole number"),
+    ("gpus: [{model: t4, count: 33}]", 1, "gpus[0].count: 33 is not between 1 and 32"),
+    ("gpus:\n- {model: t4, count: 20}\n- {model: t4, count: 20}", 3, "gpus[1]: a machine has at most 32 GPUs"),
+    ("gpus: [{model: t4, count: 2, minor: 3}]", 1, "gpus[0].minor: cannot be shared by 2 GPUs"),
+    ("gpus:\n- {model: t4, minor: 1}\n- {model: t4}", 3, "gpus[1]: 1 is already the minor of gpus[0].minor"),
+    (
+        "gpus:\n- {model: t4, bus: '0000:17:00.0'}\n- {model: t4, bus: '0000:17:00.0'}",
+        3,
+        "gpus[1].bus: 0000:17:00.0 is already the bus of gpus[0].bus",
+    ),
+    (
+        "gpus:\n- {model: t4}\n- {model: t4, uuid: GPU-000000a0-1111-2222-3333-000000000000}",
+        3,
+        "gpus[1].uuid: GPU-000000a0-1111-2222-3333-000000000000 is already the uuid of gpus[0]",
+    ),
+    ("gpus: [{model: t4, uuid: GPU-1}]", 1, "gpus[0].uuid: 'GPU-1' is not a GPU UUID"),
+    ("gpus: [{model: t4, bus: 17.0}]", 1, "gpus[0].bus: '17.0' is not a PCI address"),
+    ("gpus: [{model: t4, mig: [1g.5gb]}]", 1, "gpus[0].mig: Tesla T4 cannot be partitioned"),
+    ("gpus: [{model: h100, mig: [3g.20gb]}]", 1, "has no MIG profile 3g.20gb; it has 1g.10gb, 2g.20gb"),
+    (
+        "gpus: [{model: h100, mig: [4g.40gb, 4g.40gb]}]",
+        1,
+        "gpus[0].mig: 4g.40gb, 4g.40gb do not fit on one NVIDIA H100",
+    ),
+    (
+        "gpus: [{model: h100, mig: [{profile: 3g.40gb, compute: [4c]}]}]",
+        1,
+        "more than the 3 slices of the GPU instance",
+    ),
+    ("driver: {version: new}", 1, "driver.version: 'new' is not a driver version"),
+    ("driver: 570", 1, "driver: must be a mapping of keys to values"),
+    ("gpus: {model: t4}", 1, "gpus: must be a list"),
+    ("majors: {nvidia-umv: 3}", 1, "majors.nvidia-umv: unknown key, did you mean nvidia-uvm?"),
+    ("majors: {nvidia-uvm: 0}", 1, "majors.nvidia-uvm: 0 is not between 1 and 4095"),
+    ("sockets: [telnetd]", 1, "sockets[0]: 'telnetd' is none of persistenced, fabricmanager"),
+    ("deviate: {module: gone}", 1, "deviate.module: 'gone' is none of loaded, unloaded"),
+    ("lib32: maybe", 1, "lib32: 'maybe' is none of true, false"),
+    ("drm: true\ndrm: false", 2, "drm: is given twice"),
+    ("drm: true\ngpus: [}", 2, "not YAML"),
+    ("nvml: {version: '2.0'}", 1, "nvml.version: '2.0' is none of 1.0"),
+    ("nvml:\n  systm: {}", 2, "nvml.systm: unknown key, did you mean system?"),
+)
+
+
+@pytest.mark.parametrize(("text", "line", "message"), BAD_FILES)
+def test_names_file_line_and_key(text: str, line: int, message: str) -> None:
+    with pytest.raises(MachineError) as caught:
+        declaration.parse(text, "m.yaml", "m")
+    assert str(caught.value).startswith(f"m.yaml:{line}: ")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+BAD_NAMES = (
+    ("h100x0", "1 to 16 GPUs"),
+    ("h100x17", "1 to 16 GPUs"),
+    ("h1000", "did you mean h100xN?"),
+    ("./no-such.yaml", "cannot be read"),
+)
+
+
+@pytest.mark.parametrize(("name", "message"), BAD_NAMES)
+def test_bad_names_give_one_line(name: str, message: str) -> None:
+    with pytest.raises(MachineError) as caught:
+        declaration.load(name)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_two_h100_is_the_observed_machine() -> None:
+    machine = declaration.load("two-h100")
+    assert machine.driver is not None
+    assert (machine.driver.version, machine.driver.cuda) == ("570.133.20", "12.8")
+    assert [(gpu.uuid, gpu.bus, gpu.minor, gpu.card, gpu.render) for gpu in machine.gpus] == [
+        ("GPU-000000a0-1111-2222-3333-000000000000", "0000:17:00.0", 0, 1, 128),
+        ("GPU-000000a1-1111-2222-3333-000000000001", "0000:18:00.0", 1, 2, 129),
+    ]
+    assert [machine.majors[name] for name in ("nvidia-uvm", "nvidia-caps", "nvidia-caps-imex-channels")] == [
+        235,
+        237,
+        238,
+    ]
+    assert machine.imex_channels == (0,)
+
+
+def test_mig_h100_has_the_observed_capabilities() -> None:
+    gpu = declaration.load("mig-h100").gpus[0]
+    found = [
+        (capability_minor(gpu.minor, instance.number), capability_minor(gpu.minor, instance.number, compute.number))
+        for instance, compute in gpu.mig_devices()
+    ]
+    assert found == [(12, 13), (21, 22)]
+    assert gpu.mig_devices()[1][1].uuid == "MIG-000000a0-5555-6666-7777-000000000001"
+
+
+@pytest.mark.parametrize("name", declaration.shipped())
+def test_shipped_machines_load(name: str) -> None:
+    assert declaration.load(name).name == name
+
+
+@pytest.mark.parametrize(("name", "count"), [("t4", 1), ("h100x8", 8), ("a100-40gbx2", 2), ("rtx-4090x16", 16)])
+def test_generated_machines(name: str, count: int) -> None:
+    machine = declaration.load(name)
+    assert len(machine.gpus) == count
+    assert len({gpu.uuid for gpu in machine.gpus} | {gpu.bus for gpu in machine.gpus}) == 2 * count
+
+
+MIG_LAYOUTS = (
+    ("[1g.10gb, 1g.10gb, 1g.10gb, 1g.10gb, 1g.10gb, 1g.10gb, 1g.10gb]", [(7 + n, n, 1) for n in range(7)]),
+    ("[3g.40gb, 4g.40gb]", [(1, 4, 4), (2, 0, 4)]),
+    ("[3g.40gb, 2g.20gb, 1g.10gb, 1g.10gb]", [(1, 4, 4), (3, 0, 2), (7, 2, 1), (8, 3, 1)]),
+    ("[7g.80gb]", [(0, 0, 8)]),
+    ("[19, MIG 2g.20gb]", [(7, 0, 1), (3, 2, 2)]),
+)
+
+
+@pytest.mark.parametrize(("layout", "placed"), MIG_LAYOUTS)
+def test_places_mig_instances(layout: str, placed: list[tuple[int, int, int]]) -> None:
+    machine = declaration.parse(f"gpus: [{{model: h100, mig: {layout}}}]", "m.yaml", "m")
+    assert [(item.number, item.start, item.size) for item in machine.gpus[0].instances] == placed
+
+
+def test_reads_a_whole_mock_configuration(tmp_path: Path) -> None:
+    path = tmp_path / "mock.yaml"
+    path.write_text(
+        'version: "1.0"\nsystem: {driver_version: "550.163.01", cuda_version: "12.4"}\n'
+        'device_defaults: {name: "NVIDIA H100 80GB HBM3", power: {current_draw_mw: 95000}}\n'
+        "devices:\n- {index: 0, uuid: GPU-01000100-0000-0000-0000-000000000000, pci: {bus_id: '0000:1A:00.0'}}\n"
+    )
+    machine = declaration.read(path)
+    assert machine.driver is not None
+    assert machine.driver.version == "550.163.01"
+    assert [(gpu.model.key, gpu.bus) for gpu in machine.gpus] == [("h100", "0000:1a:00.0")]
+    assert machine.gpus[0].answers["power"]["current_draw_mw"] == 95000
