@@ -50,7 +50,7 @@ def next_number(profile: MigProfile, used: frozenset[int]) -> int:
 def build_instances(
     layout: Sequence[tuple[MigProfile, Sequence[tuple[int, str]]]],
 ) -> tuple[GpuInstance, ...] | None:
-    """Return the instances of a layout: profiles with (slices, uuid) of each compute instance; None if they do not fit."""
+    """Return the instances of a layout: profiles with (slices, uuid) per compute instance; None if they do not fit."""
     starts = place([profile for profile, _ in layout])
     if starts is None:
         return None
