@@ -9,6 +9,7 @@ out and saves 2 ms.
 import os
 import sys
 
+from nvinject.cli.shimlauncher import MARK, format_launcher
 from nvinject.errors import UsageError
 
 TYPE_CHECKING = False
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 LAUNCHER_NAME = "nvinject"
 LINK_NAMES = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
+SHIM_NAME = "nvidia-container-runtime"
+SHIM_LINK_NAMES = ("nvidia-container-runtime.cdi", "nvidia-container-runtime.legacy")
 
 LAUNCHER = """\
 #!{interpreter} -IS
@@ -26,8 +29,10 @@ import posix
 import sys
 
 gc.disable()
-if sys.argv[0].rpartition("/")[2].startswith("nvidia-container-") or sys.argv[1:2] == ["hook"]:
+if sys.argv[1:2] == ["hook"] or sys.argv[0].endswith(("/nvidia-container-runtime-hook", "/nvidia-container-toolkit")):
     posix.chdir("/")
+    posix.closerange(3, 0x7FFFFFFF)
+elif sys.argv[1:2] == ["create-container"]:
     posix.closerange(3, 0x7FFFFFFF)
 sys.path += {directories!r}
 from nvinject.cli.main import run
@@ -37,7 +42,7 @@ run()
 
 DESCRIPTION = """\
 Writes PREFIX/bin/nvinject, a launcher for this interpreter and this installation of nvinject, and byte-compiles the
-modules that it runs. With --links it also makes the names under which engines look for a hook.
+modules that it runs. With --links it also makes the names under which engines look for a hook and for a runtime.
 """
 
 EPILOG = """\
@@ -60,7 +65,8 @@ def parser() -> "argparse.ArgumentParser":
     options.add_argument(
         "--prefix", required=True, metavar="DIR", help="where to install; the launcher goes to DIR/bin"
     )
-    options.add_argument("--links", action="store_true", help=f"also link {' and '.join(LINK_NAMES)} to the launcher")
+    names = ", ".join((*LINK_NAMES, SHIM_NAME, *SHIM_LINK_NAMES))
+    options.add_argument("--links", action="store_true", help=f"also make the names that engines look for: {names}")
     options.add_argument("--dry-run", action="store_true", help="print what would be done and change nothing")
     options.add_argument("--json", action="store_true", help="print the result as JSON")
     return options
@@ -73,12 +79,19 @@ def main(arguments: "list[str]") -> int:
     launcher = os.path.join(prefix, "bin", LAUNCHER_NAME)
     interpreter, directories = find_interpreter(), find_directories()
     steps = [("launcher", launcher, f"{interpreter} -IS, modules from {', '.join(directories)}")]
+    shim = os.path.join(prefix, "bin", SHIM_NAME)
+    links = [(name, LAUNCHER_NAME) for name in LINK_NAMES] + [(name, SHIM_NAME) for name in SHIM_LINK_NAMES]
     if options.links:
-        steps += [("link", os.path.join(prefix, "bin", name), f"-> {LAUNCHER_NAME}") for name in LINK_NAMES]
+        steps.append(("runtime", shim, f"/bin/sh, calls {LAUNCHER_NAME} for create and run"))
+        steps += [("link", os.path.join(prefix, "bin", name), f"-> {target}") for name, target in links]
     if not options.dry_run:
+        if options.links:
+            refuse_foreign(shim)
         write(launcher, LAUNCHER.format(interpreter=interpreter, directories=directories))
-        for _, path, _ in steps[1:]:
-            link(path)
+        if options.links:
+            write(shim, format_launcher(launcher))
+            for name, target in links:
+                link(os.path.join(prefix, "bin", name), target)
         compile_modules(directories)
         verify(launcher)
     report(steps, dry_run=options.dry_run, as_json=options.json)
@@ -132,7 +145,18 @@ def write(path: str, text: str) -> None:
         raise UsageError(f"cannot write {path}: {error.strerror}", "choose another --prefix or run as root") from error
 
 
-def link(path: str) -> None:
+def refuse_foreign(path: str) -> None:
+    """Raise UsageError where somebody else's program has this name."""
+    try:
+        with open(path, errors="replace") as file:
+            ours = MARK in file.read(4096)
+    except FileNotFoundError:
+        return
+    if not ours:
+        raise UsageError(f"{path} exists and is not ours", "remove the other toolkit's program first")
+
+
+def link(path: str, target: str = LAUNCHER_NAME) -> None:
     """Make path a link to the launcher beside it; a file that is not a link is left alone.
 
     Raises UsageError where such a file is in the way.
@@ -140,7 +164,7 @@ def link(path: str) -> None:
     temporary = f"{path}.{os.getpid()}"
     if os.path.lexists(path) and not os.path.islink(path):
         raise UsageError(f"{path} exists and is not a link", "remove the other toolkit's program first")
-    os.symlink(LAUNCHER_NAME, temporary)
+    os.symlink(target, temporary)
     os.rename(temporary, path)
 
 

@@ -40,9 +40,9 @@ class Roots(Record):
 class Policy(Record):
     """Every setting that a decision or a search depends on.
 
-    `nvml_timeout` is in seconds. `mode` is the original's nvidia-container-runtime.mode. `write_rootfs` lets the runtime
-    shim put links and loader cache into the container's own file system where that is writable; without it they are
-    mounted.
+    `nvml_timeout` is in seconds. `mode` is the original's nvidia-container-runtime.mode. `write_rootfs` lets the
+    runtime shim put links and loader cache into the container's own file system where that is writable; without it
+    they are mounted.
     """
 
     roots: Roots = Roots()

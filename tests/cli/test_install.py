@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nvinject.cli import main as command_line
-from nvinject.cli.install import LINK_NAMES
+from nvinject.cli.install import LINK_NAMES, SHIM_LINK_NAMES, SHIM_NAME
 
 Capture = pytest.CaptureFixture[str]
 SECONDS = 60
@@ -93,7 +93,7 @@ def test_dry_run_changes_nothing(tmp_path: Path, capsys: Capture) -> None:
     """It names every file and writes none."""
     assert command_line.main(["install", "--prefix", str(tmp_path), "--links", "--dry-run", "--json"]) == 0
     steps = json.loads(capsys.readouterr().out)["steps"]
-    assert [Path(step["path"]).name for step in steps] == ["nvinject", *LINK_NAMES]
+    assert [Path(step["path"]).name for step in steps] == ["nvinject", SHIM_NAME, *LINK_NAMES, *SHIM_LINK_NAMES]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -112,3 +112,13 @@ def test_a_prefix_that_cannot_be_written_is_named(tmp_path: Path, capsys: Captur
     (tmp_path / "file").touch()
     assert command_line.main(["install", "--prefix", str(tmp_path / "file")]) == 2
     assert str(tmp_path / "file") in capsys.readouterr().err
+
+
+def test_a_runtime_of_another_toolkit_stays(tmp_path: Path, capsys: Capture) -> None:
+    """The same holds for the runtime shim, which is no link."""
+    other = tmp_path / "bin" / SHIM_NAME
+    other.parent.mkdir()
+    other.write_text("original")
+    assert command_line.main(["install", "--prefix", str(tmp_path), "--links"]) == 2
+    assert str(other) in capsys.readouterr().err
+    assert other.read_text() == "original"

@@ -1,0 +1,130 @@
+"""The runtime shim's launcher: a POSIX shell script that passes all calls but create and run on at once.
+
+Belongs here: the script's text. Does not belong here: writing it (install.py), create and run (runtime.py). A shell
+starts in a millisecond where an interpreter takes eight, and an engine calls its runtime several times for each
+container (start, state, kill, delete). The script uses builtins alone and believes config.toml only where one plain
+line names the runtimes; what is not plain goes to the interpreter. Its tables are those of ocicall.py.
+"""
+
+from nvinject.cli.discovery import DEFAULT_PATH
+from nvinject.cli.ocicall import COMMANDS, GLOBAL_VALUES
+from nvinject.config import DEFAULT_CONFIG
+from nvinject.core.policy import DEFAULT_RUNTIMES
+
+MARK = "# Written by `nvinject install`: the runtime shim."
+
+_SCRIPT = """\
+#!/bin/sh
+@MARK@
+# All calls but create and run become the low-level runtime, in this process. See docs/runtime.md.
+set -f
+launcher=@LAUNCHER@
+[ -x "$launcher" ] || launcher=${0%/*}/nvinject
+
+command='' skip='' version='' last=''
+for word do
+  if [ -n "$skip" ]; then skip=''; continue; fi
+  if [ -n "$command" ]; then last=$word; continue; fi
+  case $word in
+    @VALUES@) skip=1 ;;
+    --version|-version|--version=*|-version=*) version=1 ;;
+    -*) ;;
+    @COMMANDS@) command=$word ;;
+  esac
+done
+
+# The names in one plain line `runtimes = ["runc", "crun"]`; `unclear` for whatever else has that word.
+blank=' 	'
+names=@NAMES@ table='' unclear=''
+config=${NVIDIA_CTK_CONFIG_FILE_PATH:-}
+[ -n "$config" ] || config=${XDG_CONFIG_HOME:+$XDG_CONFIG_HOME/nvidia-container-runtime/config.toml}
+[ -n "$config" ] || config=@CONFIG@
+if [ -f "$config" ] && [ -r "$config" ]; then
+  while IFS= read -r line || [ -n "$line" ]; do
+    case $line in
+      *runtimes*)
+        line=${line#"${line%%[!$blank]*}"}
+        case $table:$line in
+          *:'#'*) ;;
+          '[nvidia-container-runtime]':runtimes*)
+            key=${line%%=*} text=${line#*=}
+            key=${key#runtimes} text=${text#"${text%%[!$blank]*}"}
+            after=${text#*]} text=${text%%]*}
+            after=${after#"${after%%[!$blank]*}"}
+            case $key:$text:$after in
+              *[!$blank]*:*:* | *:*['#\\\\']*:* | *:*:[!'#']*) unclear=1 ;;
+              *:'['*:*) names=${text#'['} ;;
+              *) unclear=1 ;;
+            esac ;;
+          *) unclear=1 ;;
+        esac ;;
+      *'['*)
+        line=${line#"${line%%[!$blank]*}"}
+        case $line in '['*) table=${line%"${line##*[!$blank]}"} ;; esac ;;
+    esac
+  done <"$config"
+fi
+
+runtime='' directories=$PATH:@PATH@
+IFS=,
+for name in $names; do
+  name=${name#"${name%%[!$blank]*}"} name=${name%"${name##*[!$blank]}"}
+  case $name in
+    '"'*'"') name=${name#'"'} name=${name%'"'} ;;
+    "'"*"'") name=${name#"'"} name=${name%"'"} ;;
+    '') continue ;;
+    *) unclear=1 ;;
+  esac
+  case $name in
+    *['"'"'"]*) unclear=1 ;;
+    */*) if [ -f "$name" ] && [ -x "$name" ]; then runtime=$name; break; fi ;;
+    *)
+      IFS=:
+      for directory in $directories; do
+        candidate=$directory/$name
+        case $directory in /*) ;; *) continue ;; esac
+        if [ -f "$candidate" ] && [ -x "$candidate" ] && ! [ "$candidate" -ef "$0" ]; then
+          runtime=$candidate
+          break 2
+        fi
+      done ;;
+  esac
+done
+unset IFS
+
+if [ -n "$unclear" ] || [ -z "$runtime" ]; then
+  exec "$launcher" runtime --as "${0##*/}" -- "$@"
+fi
+case $version$command in
+  create|run|1*) exec "$launcher" runtime --as "${0##*/}" --low-level "$runtime" -- "$@" ;;
+  delete)
+    case $last in */*|.|..|'') exec "$runtime" "$@" ;; esac
+    for generated in "/run/nvinject/$last" "${XDG_RUNTIME_DIR:-/run}/nvinject/$last"; do
+      if [ -d "$generated" ]; then
+        "$runtime" "$@" || exit
+        PATH=$PATH:/usr/bin:/bin
+        rm -rf -- "$generated"
+        exit 0
+      fi
+    done ;;
+esac
+exec "$runtime" "$@"
+"""
+
+
+def format_launcher(launcher: str) -> str:
+    """Return the script for an installed interpreter launcher (its absolute path)."""
+    return (
+        _SCRIPT.replace("@MARK@", MARK)
+        .replace("@LAUNCHER@", quote(launcher))
+        .replace("@VALUES@", "|".join(sorted(GLOBAL_VALUES)))
+        .replace("@COMMANDS@", "|".join(sorted(COMMANDS)))
+        .replace("@NAMES@", quote(",".join(f'"{name}"' for name in DEFAULT_RUNTIMES)))
+        .replace("@CONFIG@", DEFAULT_CONFIG)
+        .replace("@PATH@", ":".join(DEFAULT_PATH))
+    )
+
+
+def quote(text: str) -> str:
+    """Return the text as one word of the shell."""
+    return "'" + text.replace("'", "'\\''") + "'"
