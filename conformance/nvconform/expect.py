@@ -135,8 +135,9 @@ class Expander:
         for entry in self._capabilities():
             for name in entry.get("binaries", ()):
                 self._add_mount("binary", f"/usr/bin/{name}")
-            for path in entry.get("sockets", ()):
-                self._add_mount("socket", path)
+            for kind, key in (("socket", "sockets"), ("configuration", "configuration")):
+                for path in entry.get(key, ()):
+                    self._add_mount(kind, path)
         for name in self.machine.get("firmware", ()):
             self._add_mount("firmware", f"/usr/lib/firmware/nvidia/{self.driver}/{name}")
 
@@ -161,8 +162,10 @@ class Expander:
             self.view.links[f"{directory}/{soname}"] = file_name
         for link, target in self.sets["links"].get(name, {}).items():
             self.view.links[f"{directory}/{link}"] = target.replace("<version>", self.driver)
+        # As ldconfig: a library is known by its SONAME, and a link for the linker (`.so`) by its own name.
+        names = [soname, *(link for link in self.sets["links"].get(name, {}) if link.endswith(".so"))]
         if self.expected.cache:
-            self.view.cache.append(f"{soname} ({bits}) {directory}/{soname}")
+            self.view.cache += [f"{entry} ({bits}) {directory}/{entry}" for entry in names]
 
     def _add_mig(self) -> None:
         major = self.machine.get("majors", {}).get("nvidia-caps", 0)

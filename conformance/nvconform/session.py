@@ -97,17 +97,21 @@ class WorkerProcess:
             raise Unavailable("busybox is not installed (package busybox-static)")
         self.work = Path(tempfile.mkdtemp(prefix="nvconform-"))
         self.work.chmod(0o755)
+        # Beside it, because the worker covers its working directory: another user's home, and a machine as a tree.
+        self.home, self.machine = Path(f"{self.work}.home"), Path(f"{self.work}.machine")
+        self.home.mkdir()
         if user is not None:
             os.chown(self.work, user, user)
+            os.chown(self.home, user, user)
         # A file and not a pipe: nobody reads while the worker runs, and a full pipe would stop it.
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
         python = self.python if user is not None or lane != "root" else sys.executable
         self.process = subprocess.Popen(
-            [*_machine_command(python, machine, lane), python, "-m", "nvconform.worker"],
+            [*_machine_command(python, machine, lane, self.machine), python, "-m", "nvconform.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
-            env=_environment(self.work),
+            env=_environment(self.home if user is not None else None),
             cwd="/",
             start_new_session=True,
             **({"user": user, "group": user, "extra_groups": []} if user is not None else {}),  # type: ignore[call-overload]
@@ -163,7 +167,8 @@ class WorkerProcess:
                 os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
         self.errors.close()
-        shutil.rmtree(self.work, ignore_errors=True)
+        for directory in (self.work, self.home, self.machine):
+            shutil.rmtree(directory, ignore_errors=True)
 
     def _last_words(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -173,7 +178,23 @@ class WorkerProcess:
         return f"exit code {self.process.returncode}: {text[-1500:]}"
 
 
-def _machine_command(python: str, machine: str, lane: str) -> list[str]:
+# The lane userns needs root's device nodes, but a machine at the real paths covers parts of /proc and /sys, and then the
+# kernel lets no user namespace mount its own. So the machine is a tree there, on a file system that may hold nodes.
+_TREE = """
+set -e
+mkdir -p "$NVFAKES_ROOT"
+mount -t tmpfs -o mode=0755 nvfakes "$NVFAKES_ROOT"
+"$1" -m nvfakes tree "$2" "$NVFAKES_ROOT" > /dev/null
+shift 2
+exec "$@"
+"""
+
+
+def _machine_command(python: str, machine: str, lane: str, root: Path) -> list[str]:
+    """Return the words that go before a command to run it on a machine in a lane."""
+    if lane == "userns":
+        private = ["unshare", "--mount", "--propagation", "private", "env", f"NVFAKES_ROOT={root}"]
+        return [*private, "sh", "-c", _TREE, "sh", python, machine]
     return [python, "-m", "nvfakes", "run", machine, "--lane", lane, "--"]
 
 
@@ -213,15 +234,14 @@ def _interpreter(user: int | None) -> str:
     raise Unavailable(f"an ordinary user can start none of {', '.join(candidates)} with Python 3.11 or newer")
 
 
-def _environment(work: Path) -> dict[str, str]:
-    """Return the worker's environment: another interpreter must find the same modules."""
+def _environment(home: Path | None) -> dict[str, str]:
+    """Return the worker's environment: another interpreter must find the same modules, another user has no home."""
     libraries = [entry for entry in sys.path if entry and Path(entry).exists() and not _is_standard_library(entry)]
     environment = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "TERM") if name in os.environ}
-    cache = os.environ.get("XDG_CACHE_HOME", "")
+    own = {name: os.environ[name] for name in ("HOME", "XDG_CACHE_HOME") if name in os.environ}
     return {
         **environment,
-        **({"XDG_CACHE_HOME": cache} if cache else {}),
-        "HOME": str(work),
+        **(own if home is None else {"HOME": str(home)}),
         "TMPDIR": "/tmp",
         "PYTHONPATH": os.pathsep.join(libraries),
         "PYTHONDONTWRITEBYTECODE": "1",

@@ -500,9 +500,8 @@ class Attempt:
 
     def _judge_injection(self, injected: Injected, cache_before: list[str]) -> list[str]:
         nodes = observe.machine_nodes(self.worker.machine_root)
-        expander = Expander(
-            self.case, injected, self.settings.sets, nodes, real_numbers=self.settings.lane != "rootless"
-        )
+        rootless = self.settings.lane == "rootless"
+        expander = Expander(self.case, injected, self.settings.sets, nodes, real_numbers=not rootless)
         self.expected = expander.expand()
         rules = not rootless and bool(self.worker.features.device_cgroup)
         differences = judge.compare_views(self.expected, self.outcome.seen, rules=rules)
