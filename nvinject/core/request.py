@@ -77,11 +77,17 @@ def read_request(spec: ContainerSpec, policy: Policy) -> ContainerRequest | None
     For a container that asks, raises InputError for an environment that cannot be read and RequestError for a request
     that cannot be granted whatever the host has.
     """
-    asked = _find_devices(spec, policy)
+    asked = find_devices(spec, policy)
     if asked is None:
         return None
-    environment = parse_environment(spec.environment)
+    parse_environment(spec.environment)
     _refuse_cdi_names(asked)
+    return make_request(asked, spec, policy)
+
+
+def make_request(asked: Asked, spec: ContainerSpec, policy: Policy) -> ContainerRequest:
+    """Return the request for devices that are known already; raises what read_request raises."""
+    environment = parse_environment(spec.environment)
     legacy = is_legacy_image(environment)
     channels, warnings = _read_imex_channels(spec, environment, policy)
     return ContainerRequest(
@@ -146,7 +152,7 @@ def _gate_text(source: str) -> str:
     )
 
 
-def _find_devices(spec: ContainerSpec, policy: Policy) -> Asked | None:
+def find_devices(spec: ContainerSpec, policy: Policy) -> Asked | None:
     """Return the first source that asks for something: mounts, then the environment."""
     if policy.accept_volume_mounts:
         devices, _ = mounted_devices(spec.mounts)
