@@ -4,6 +4,7 @@ Belongs here: starting them once, and telling why they cannot be had. Does not b
 """
 
 import contextlib
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ from .image import FAMILIES, ImageError, build_image
 
 MISSING = {"dockerd": "install docker.io", "runc": "install runc", "cc": "install gcc and libc6-dev"}
 IMAGE = "nvconform"
+# Debian keeps system programs where an ordinary user's PATH does not look.
+SEARCH_PATH = f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +42,7 @@ def hook(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def dockerd() -> str:
     """Return the program, or skip where a private one cannot run; what is permitted is found out by doing it."""
     for program, remedy in MISSING.items():
-        if shutil.which(program) is None:
+        if shutil.which(program, path=SEARCH_PATH) is None:
             pytest.skip(f"{program} is missing; {remedy}")
     # A fake machine needs a mount namespace and device nodes of its own.
     tried = subprocess.run(
@@ -51,7 +54,7 @@ def dockerd() -> str:
     )
     if tried.returncode != 0:
         pytest.skip(f"a private dockerd needs root: {tried.stderr.strip().splitlines()[-1]}")
-    return shutil.which("dockerd") or ""
+    return shutil.which("dockerd", path=SEARCH_PATH) or ""
 
 
 @contextlib.contextmanager
@@ -68,7 +71,7 @@ def two_gpus(
     dockerd: str, hook: Path, images: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Daemon]:
     """Return a daemon on a machine with two H100."""
-    with started(Daemon(dockerd, tmp_path_factory.mktemp("two"), "two-h100", hook), images) as daemon:
+    with started(Daemon(dockerd, tmp_path_factory.mktemp("two") / "dockerd.log", "two-h100", hook), images) as daemon:
         yield daemon
 
 
@@ -80,7 +83,8 @@ def two_gpus_unified(
     known = Path("/proc/filesystems").read_text().split()
     if "cgroup2" not in known:
         pytest.skip("this kernel has no cgroup v2")
-    with started(Daemon(dockerd, tmp_path_factory.mktemp("unified"), "two-h100", hook, unified=True), images) as daemon:
+    log = tmp_path_factory.mktemp("unified") / "dockerd.log"
+    with started(Daemon(dockerd, log, "two-h100", hook, unified=True), images) as daemon:
         yield daemon
 
 
@@ -89,5 +93,5 @@ def no_driver(
     dockerd: str, hook: Path, images: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Daemon]:
     """Return a daemon on a machine without GPU and driver."""
-    with started(Daemon(dockerd, tmp_path_factory.mktemp("none"), "no-driver", hook), images) as daemon:
+    with started(Daemon(dockerd, tmp_path_factory.mktemp("none") / "dockerd.log", "no-driver", hook), images) as daemon:
         yield daemon

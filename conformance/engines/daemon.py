@@ -7,10 +7,12 @@ own mount namespace), cgroups (below one name) and processes (marked by a variab
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -42,15 +44,20 @@ class DaemonError(Exception):
 class Daemon:
     """A dockerd; `machine` is the declaration that it runs on, `prefix` where the hook was installed.
 
-    `unified` lets it see cgroup v2 and nothing else, as on a machine that has no v1 hierarchies.
+    Its log is written to `log`. `unified` lets it see cgroup v2 only, as on a machine that has no v1 hierarchies.
     """
 
     program: str
-    folder: Path
+    log: Path
     machine: str
     prefix: Path | None
     unified: bool = False
-    process: subprocess.Popen[bytes] = field(init=False)
+    folder: Path = field(init=False)
+    process: subprocess.Popen[bytes] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        """Make the folder: with a short name, because the paths of its sockets have at most 107 bytes (unix(7))."""
+        self.folder = Path(tempfile.mkdtemp(prefix="nvengine-", dir="/tmp"))
 
     @property
     def socket(self) -> str:
@@ -60,12 +67,7 @@ class Daemon:
     @property
     def cgroup(self) -> str:
         """Return the name of the cgroup that holds all containers of this daemon."""
-        return f"nvconform-{os.getpid()}-{self.folder.name}"
-
-    @property
-    def log(self) -> str:
-        """Return what the daemon wrote so far."""
-        return (self.folder / "log").read_text(errors="replace")
+        return self.folder.name
 
     def environment(self) -> dict[str, str]:
         """Return the environment of the daemon, which is also that of its hooks."""
@@ -81,7 +83,6 @@ class Daemon:
 
     def start(self) -> None:
         """Start dockerd on its machine and wait until it answers."""
-        self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "config.toml").write_text("# the defaults\n")
         (self.folder / "daemon.json").write_text("{}\n")  # not /etc/docker/daemon.json of this machine
         wrapper = self.folder / "runtime"
@@ -95,7 +96,7 @@ class Daemon:
             *("--exec-opt", "native.cgroupdriver=cgroupfs", f"--cgroup-parent=/{self.cgroup}"),
             *("--add-runtime", f"nvfakes={wrapper}", "--default-runtime", "nvfakes"),
         ]
-        with (self.folder / "log").open("wb") as log:
+        with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -111,12 +112,18 @@ class Daemon:
         """Wait for the first answer; raises DaemonError if the process ends or says nothing in time."""
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
-            if self.process.poll() is not None:
+            if self.ended:
                 break
             if self.answers():
                 return
             time.sleep(0.1)
-        raise DaemonError(f"dockerd did not start on machine {self.machine}; the end of its log:\n{self.log[-3000:]}")
+        end = self.log.read_text(errors="replace")[-3000:]
+        raise DaemonError(f"dockerd did not start on machine {self.machine}; the end of its log:\n{end}")
+
+    @property
+    def ended(self) -> bool:
+        """Say whether the daemon's process has ended, or never was."""
+        return self.process is None or self.process.poll() is not None
 
     def answers(self) -> bool:
         """Say whether a daemon answers; the SDK would leave a socket open where none does."""
@@ -137,17 +144,14 @@ class Daemon:
             self.remove_containers()
         with contextlib.suppress(OSError, ValueError):
             os.kill(int((self.folder / "pid").read_text()), signal.SIGTERM)
-        try:
-            self.process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait(STOP_SECONDS)
+        if self.process is not None:
+            wait_or_kill(self.process)
         self.end_processes()
         for path in self.cgroups():
             for directory, _, _ in os.walk(path, topdown=False):
                 with contextlib.suppress(OSError):
                     os.rmdir(directory)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def remove_containers(self) -> None:
         """End every container while the daemon can still unmount and tidy up."""
@@ -194,7 +198,18 @@ class Daemon:
             *(f"process {pid}: {describe_process(pid)}" for pid in self.processes()),
             *(f"cgroup {path}" for path in self.cgroups()),
             *(f"mount {line}" for line in mounts if str(self.folder) in line),
+            *(f"path {path}" for path in [self.folder] if path.exists()),
         ]
+
+
+def wait_or_kill(process: subprocess.Popen[bytes]) -> None:
+    """Wait for a process that was asked to end; kill it and its session's first group if it takes too long."""
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(STOP_SECONDS)
 
 
 def describe_process(pid: int) -> str:

@@ -235,7 +235,7 @@ def test_container_without_gpus_and_driver(no_driver: Daemon) -> None:
 
 def test_no_hook(dockerd: str, images: dict[str, bytes], tmp_path: Path) -> None:
     """Without our hook on its PATH dockerd knows no GPUs: it is by that name that it finds them."""
-    with started(Daemon(dockerd, tmp_path, "two-h100", None), images) as daemon:
+    with started(Daemon(dockerd, tmp_path / "dockerd.log", "two-h100", None), images) as daemon:
         assert "could not select device driver" in refusal(daemon, **gpus(count=-1))
 
 
@@ -260,17 +260,17 @@ def fail_beside_a_sleeper(daemon: Daemon, images: dict[str, bytes], *, kill: boo
 @pytest.mark.parametrize("kill", [False, True], ids=["daemon runs", "daemon killed"])
 def test_nothing_is_left_behind(dockerd: str, hook: Path, images: dict[str, bytes], tmp_path: Path, kill: bool) -> None:  # noqa: FBT001
     """A daemon whose test failed while a container ran leaves no mount, process, cgroup or path behind."""
-    daemon = Daemon(dockerd, tmp_path, "two-h100", hook)
+    daemon = Daemon(dockerd, tmp_path / "dockerd.log", "two-h100", hook)
     before = host_state()
     with pytest.raises(RuntimeError, match="a test failed"):
         fail_beside_a_sleeper(daemon, images, kill=kill)
     assert daemon.leftovers() == []
     assert host_state() <= before
-    assert daemon.process.poll() is not None
+    assert daemon.ended
 
 
 def test_daemon_that_does_not_start_is_explained(dockerd: str, tmp_path: Path) -> None:
     """The end of the log is in the message; nothing is left of that attempt either."""
-    daemon = Daemon(dockerd, tmp_path, f"{tmp_path}/missing.yaml", None)
+    daemon = Daemon(dockerd, tmp_path / "dockerd.log", f"{tmp_path}/missing.yaml", None)
     with pytest.raises(DaemonError, match=r"did not start on machine .*/missing\.yaml"), started(daemon, {}):
         pytest.fail("it started")
