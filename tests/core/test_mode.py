@@ -54,7 +54,7 @@ def container(environment: str = "", mount: str = "") -> ContainerSpec:
     return ContainerSpec(environment=(f"NVIDIA_VISIBLE_DEVICES={environment}",), mounts=mounts)
 
 
-MOUNTS = {"accept_volume_mounts": True}
+MOUNTS: dict[str, object] = {"accept_volume_mounts": True}
 # annotation, mount, environment, policy, the devices found
 ASKED: list[tuple[str, str, str, dict[str, object], tuple[str, ...] | None]] = [
     ("", "", "", {}, None),
