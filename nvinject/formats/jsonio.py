@@ -6,9 +6,9 @@ results and refusals are those of json.loads, which a test holds it to; where `_
 """
 
 try:
-    from _json import make_scanner
+    from _json import encode_basestring_ascii, make_encoder, make_scanner
 except ImportError:  # another interpreter, or one built without its accelerators
-    make_scanner = None  # type: ignore[assignment, misc]
+    make_scanner = make_encoder = None  # type: ignore[assignment, misc]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -72,10 +72,18 @@ def loads(document: "str | bytes | bytearray") -> "Any":
 
 
 def dumps(value: object, *, indent: int | None = None) -> str:
-    """Return a JSON document for a value; raises TypeError for what JSON cannot hold."""
-    import json  # documents are written by commands that may take their time
+    """Return a JSON document for a value; raises TypeError for what JSON cannot hold, ValueError for a circle."""
+    if indent is None and make_encoder is not None:
+        # The arguments are those of json.dumps: markers, default, encoder, indent, separators, three switches.
+        encode = make_encoder({}, _refuse, encode_basestring_ascii, None, ": ", ", ", False, False, True)
+        return "".join(encode(value, 0))
+    import json  # documents with an indent are written by commands that may take their time
 
     return json.dumps(value, indent=indent)
+
+
+def _refuse(value: object) -> "Any":
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 
 def _scan(text: str) -> "Any":

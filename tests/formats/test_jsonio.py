@@ -212,16 +212,29 @@ def test_json_stands_in_for_a_missing_accelerator() -> None:
     assert done.stdout.split("\n")[:5] == ["1 2", "1 5", "1 1", "1 1", "0 0"]
 
 
+@pytest.mark.parametrize("value", [{1, 2}, {"a": object()}, [b""]])
+def test_dumps_refuses_what_json_cannot_hold(value: object) -> None:
+    with pytest.raises(TypeError, match="is not JSON serializable"):
+        jsonio.dumps(value)
+
+
+def test_dumps_refuses_a_circle() -> None:
+    circle: list[object] = []
+    circle.append(circle)
+    with pytest.raises(ValueError, match="Circular"):
+        jsonio.dumps(circle)
+
+
 READING = """
 import sys
 sys.path[:0] = {path!r}
 from nvinject.formats import jsonio
-jsonio.loads('{{"a": [1.5]}}')
+jsonio.dumps(jsonio.loads('{{"a": [1.5]}}'))
 print('json' in sys.modules, 're' in sys.modules)
 """
 
 
-def test_reading_imports_neither_json_nor_re() -> None:
+def test_reading_and_writing_import_neither_json_nor_re() -> None:
     command = [sys.executable, "-IS", "-c", READING.format(path=sys.path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
