@@ -156,53 +156,38 @@ def _parse_old_rows(data: bytes) -> "tuple[Row, ...]":
 
 def _rows_with_names(data: bytes, base: int, cells: "Iterable[tuple[int, int, int, int, int]]") -> "tuple[Row, ...]":
     """Return the rows, with the strings at `base` plus offset in place of the offsets."""
-    find = data.find
-    paths: list[bytes] = []
-    apart: list[tuple[int, bytes]] = []
-    numbers: list[tuple[int, int, int, int]] = []
+    # One character a byte, so that offsets hold; a name that is not ASCII is decoded again.
+    text = data.decode("latin-1")
+    find = text.find
+    rows: list[Row] = []
+    append = rows.append
     room = MAXIMUM_TEXT
     for flags, key, value, os_version, hwcap in cells:
         first = base + value
-        end = find(b"\0", first, first + MAXIMUM_STRING)
+        end = find("\0", first, first + MAXIMUM_STRING)
         if end < 0:
-            raise LoaderCacheError(f"entry {len(numbers)} has a path that does not end in the file")
+            raise LoaderCacheError(f"entry {len(rows)} has a path that does not end in the file")
+        path = text[first:end]
+        start = base + key
         # ldconfig stores a string that is the tail of another only once: the soname mostly ends where the path does.
-        tail = end - base - key
-        if not 0 < tail <= end - first:
-            soname = base + key
-            soname_end = find(b"\0", soname, soname + MAXIMUM_STRING)
-            if soname_end < 0:
-                raise LoaderCacheError(f"entry {len(numbers)} has a soname that does not end in the file")
-            apart.append((len(numbers), data[soname:soname_end]))
-            room -= soname_end - soname
-        room -= end - first
+        if first <= start <= end:
+            soname = text[start:end]
+        else:
+            end = find("\0", start, start + MAXIMUM_STRING)
+            if end < 0:
+                raise LoaderCacheError(f"entry {len(rows)} has a soname that does not end in the file")
+            soname = text[start:end]
+        room -= len(path) + len(soname)
         if room < 0:
-            raise LoaderCacheError(f"the names of {len(numbers)} entries have more than {MAXIMUM_TEXT} bytes")
-        paths.append(data[first:end])
-        numbers.append((tail, flags, os_version, hwcap))
-    return _named_rows(paths, numbers, apart)
-
-
-def _named_rows(
-    paths: list[bytes], numbers: list[tuple[int, int, int, int]], apart: list[tuple[int, bytes]]
-) -> "tuple[Row, ...]":
-    if not paths:
-        return ()
-    joined = b"\0".join(paths)
-    # Decoding all names at once is faster than one by one; in ASCII, tails are as long in characters as in bytes.
-    texts = joined.decode("utf-8", "surrogateescape").split("\0")
-    if not joined.isascii():
-        tails = [path[len(path) - numbers[row][0] :] for row, path in enumerate(paths)]
-        sonames = [tail.decode("utf-8", "surrogateescape") for tail in tails]
-        rows = [(soname, path, *row[1:]) for soname, path, row in zip(sonames, texts, numbers, strict=True)]
-    else:
-        rows = [
-            (path[-tail:], path, flags, os_version, hwcap)
-            for path, (tail, flags, os_version, hwcap) in zip(texts, numbers, strict=True)
-        ]
-    for row, soname in apart:
-        rows[row] = (soname.decode("utf-8", "surrogateescape"), *rows[row][1:])
+            raise LoaderCacheError(f"the names of {len(rows)} entries have more than {MAXIMUM_TEXT} bytes")
+        if not (path.isascii() and soname.isascii()):
+            path, soname = _decoded(path), _decoded(soname)
+        append((soname, path, flags, os_version, hwcap))
     return tuple(rows)
+
+
+def _decoded(text: str) -> str:
+    return text.encode("latin-1").decode("utf-8", "surrogateescape")
 
 
 def _parse_extensions(
@@ -251,16 +236,11 @@ def _parse_hwcap_names(data: bytes, start: int, content: bytes) -> tuple[str, ..
 def format_table(table: Table) -> bytes:
     """Return the same as format_cache, from rows."""
     strings = _Strings(_NEW_HEADER.size + len(table.rows) * _NEW_ENTRY.size)
-    names = strings.add_rows(table.rows)
+    cells = strings.add_rows(table.rows)
     hwcap_places = [strings.add(name) for name in table.hwcaps]
     text = strings.finish()
     extensions = (strings.base + len(text) + 3) // 4 * 4
     try:
-        cells = [
-            cell
-            for (_, _, flags, os_version, hwcap), (key, value) in zip(table.rows, names, strict=True)
-            for cell in (flags, key, value, os_version, hwcap)
-        ]
         entries = struct.pack("<" + "iIIIQ" * len(table.rows), *cells)
     except struct.error as error:
         raise LoaderCacheError(f"an entry has a number out of range: {error}") from None
@@ -278,27 +258,26 @@ class _Strings:
         self._next = base
         self._known: dict[str, int] = {}
 
-    def add_rows(self, rows: "Sequence[Row]") -> list[tuple[int, int]]:
-        """Add soname and path of every row; returns their offsets."""
-        plain = "".join(row[1] for row in rows).isascii()
-        places: list[tuple[int, int]] = []
-        append = self._texts.append
+    def add_rows(self, rows: "Sequence[Row]") -> list[int]:
+        """Add soname and path of every row; returns the numbers of all entries, one after the other."""
+        texts = [row[1] for row in rows]
+        self._texts = texts
+        size = len if "".join(texts).isascii() else _encoded_size
+        cells: list[int] = []
         position = self._next
         apart: list[tuple[int, str]] = []
-        for number, row in enumerate(rows):
-            soname, path = row[0], row[1]
-            size = len(path) if plain else _encoded_size(path)
-            append(path)
+        for soname, path, flags, os_version, hwcap in rows:
+            end = position + size(path)
             if path.endswith(soname):
-                places.append((position + size - (len(soname) if plain else _encoded_size(soname)), position))
+                cells += (flags, end - size(soname), position, os_version, hwcap)
             else:
-                places.append((0, position))
-                apart.append((number, soname))
-            position += size + 1
+                apart.append((len(cells) + 1, soname))
+                cells += (flags, 0, position, os_version, hwcap)
+            position = end + 1
         self._next = position
-        for number, soname in apart:
-            places[number] = (self.add(soname), places[number][1])
-        return places
+        for cell, soname in apart:
+            cells[cell] = self.add(soname)
+        return cells
 
     def add(self, text: str) -> int:
         """Add one string, or find the one that is there; returns its offset."""

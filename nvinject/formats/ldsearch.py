@@ -48,7 +48,7 @@ _INDEX = 0xFFFFFFFF
 
 
 class Listing(Record):
-    """The names in a directory that could be libraries: regular files, and symbolic links."""
+    """The names in a directory with `.so` in them: symbolic links, and everything else."""
 
     files: "set[str]"
     links: "set[str]"
@@ -117,51 +117,61 @@ def survey(listing: Listing, known: "Mapping[str, str]", link_target: "Callable[
     names = known.keys()
     gone = names - files - links
     known_links = names & links
-    owners = _owners(files - names, known_links)
-    families = dict(known)
+    unknown_files = files - names
+    owned, crowded = _owned_files(unknown_files, known_links)
+    explained = {file: known[link] for link, file in owned.items()}
     doubtful: list[str] = []
     dangling: set[str] = set()
-    for link in known_links:
-        owned = owners.get(link, ())
-        if len(owned) == 1:
-            families[owned[0]] = known[link]
-            continue
+    for link in (known_links - owned.keys()) | crowded:
         target = link_target(link)
         if target in files:
-            families.setdefault(target, known[link])
+            explained[target] = known[link]
         elif target and "/" not in target and target not in links:
             dangling.add(link)
-        elif target not in known_links or len(owners.get(target, ())) != 1:
+        elif target not in owned:
             doubtful.append(link)
-    unread = [name for name in files - families.keys() if is_library_name(name)]
+    unread = [name for name in unknown_files - explained.keys() if is_library_name(name)]
     for name in links - names:
-        if is_library_name(name) and _adds_a_name(name, listing, families, link_target):
+        if is_library_name(name) and _adds_a_name(name, listing, known, explained, link_target):
             unread.append(name)
     return Survey(gone=frozenset(gone | dangling), doubtful=tuple(sorted(doubtful)), unread=tuple(sorted(unread)))
 
 
-def _owners(unknown_files: "set[str]", known_links: "set[str]") -> "dict[str, list[str]]":
-    """Return, for each known versioned link, the files whose names continue its name after a dot."""
-    owners: dict[str, list[str]] = {}
+def _owned_files(unknown_files: "set[str]", known_links: "set[str]") -> "tuple[dict[str, str], set[str]]":
+    """Return the file of each known versioned link, its name continuing the link's after a dot.
+
+    The second value are links with several such files, which are in no pair then.
+    """
+    owned: dict[str, str] = {}
+    crowded: set[str] = set()
     for name in unknown_files:
-        stem = name.rpartition(".")[0]
-        # libx.so (for the linker) does not own libx.so.2, which has a SONAME of its own.
-        while ".so." in stem:
-            if stem in known_links:
-                owners.setdefault(stem, []).append(name)
+        # libx.so (for the linker) does not own libx.so.2, which has a SONAME of its own: after `.so.` only.
+        dot = name.find(".", name.find(".so.") + 4)
+        while dot > 0:
+            link = name[:dot]
+            if link in known_links:
+                if link in owned:
+                    crowded.add(link)
+                owned[link] = name
                 break
-            stem = stem.rpartition(".")[0]
-    return owners
+            dot = name.find(".", dot + 1)
+    for link in crowded:
+        del owned[link]
+    return owned, crowded
 
 
 def _adds_a_name(
-    name: str, listing: Listing, families: "Mapping[str, str]", link_target: "Callable[[str], str]"
+    name: str,
+    listing: Listing,
+    known: "Mapping[str, str]",
+    explained: "Mapping[str, str]",
+    link_target: "Callable[[str], str]",
 ) -> bool:
-    """Tell whether an unknown link could add an entry: false if it leads to a known library under just another name."""
+    """Tell whether an unknown link could add an entry: false if it is just another name of a known library."""
     target = name
     for _ in range(_MAXIMUM_CHAIN):
         target = link_target(target)
-        soname = families.get(target)
+        soname = known.get(target) or explained.get(target)
         if soname is not None:
             return name != soname and _is_development_link(name, soname)
         if target not in listing.links:

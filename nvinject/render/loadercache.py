@@ -130,8 +130,9 @@ class _Builder:
         self._hwcaps = list(old.hwcaps)
         self._rows: list[Row | None] = list(old.rows)
         self._additions: list[Row] = []
-        # Rows of the old cache and libraries to inject, by directory: numbers by file name, sonames by file name.
-        self._groups: dict[str, dict[str, list[int]]] = {}
+        # Old rows and libraries to inject, by directory and file name; rows are numbers, second ones of a file apart.
+        self._groups: dict[str, dict[str, int]] = {}
+        self._doubles: dict[int, list[int]] = {}
         self._injected: dict[str, dict[str, LoaderLibrary]] = {}
         self._aliases: dict[str, str] = {}
         # ldconfig records no OS versions since glibc 2.36 and no haswell directories since 2.37: do as the image's.
@@ -154,11 +155,10 @@ class _Builder:
             group = groups.get(directory)
             if group is None:
                 group = groups[directory] = {}
-            numbers = group.get(name)
-            if numbers is None:
-                group[name] = [number]
+            if name in group:
+                self._doubles.setdefault(group[name], []).append(number)
             else:
-                numbers.append(number)
+                group[name] = number
         for count, path in enumerate(list(groups)):
             if count >= MAXIMUM_OLD_DIRECTORIES:
                 group = groups.pop(path)
@@ -182,15 +182,15 @@ class _Builder:
             known = self._aliases[path] = self._search.canonical(path)
         return known
 
-    def _rename_rows(self, group: "dict[str, list[int]]", canonical: str) -> None:
+    def _rename_rows(self, group: "dict[str, int]", canonical: str) -> None:
         """Move rows of a directory's second path to its first one."""
-        there = self._groups.setdefault(canonical, {})
-        for name, numbers in group.items():
-            for number in numbers:
+        there = self._groups[canonical]
+        for name, first in group.items():
+            for number in (first, *self._doubles.get(first, ())):
                 soname, _, *rest = self._old.rows[number]
                 row: Row = (soname, f"{canonical}/{name}", rest[0], rest[1], rest[2])
                 self._rows[number] = None if name in there else row
-            there.setdefault(name, numbers)
+            there.setdefault(name, first)
 
     def build(self) -> Table:
         """Return the new cache."""
@@ -225,53 +225,62 @@ class _Builder:
 
         return rank
 
-    def _update_directory(self, directory: "SearchDirectory", group: "dict[str, list[int]]") -> None:
+    def _update_directory(self, directory: "SearchDirectory", group: "dict[str, int]") -> None:
         listing, hardware = list_directory(directory.fd)
         if self._searches_hardware and not directory.hwcaps:
             for name in hardware:
                 self._search.add_one(f"{directory.path}/{name}")
         self._drop_misplaced(directory, group)
         injected = self._injected.get(directory.path, {})
-        known = {name: self._soname_of(numbers[0]) for name, numbers in group.items()}
+        known = self._sonames(group)
         known.update((name, library.soname) for name, library in injected.items())
         survey = ldsearch.survey(listing, known, _link_reader(directory.fd))
-        gone = survey.gone.union(
-            name for name in survey.doubtful if name not in injected and not self._leads_to_file(directory.path, name)
-        )
-        self._drop(group, gone)
-        self._drop_replaced(group, injected)
-        have = {self._soname_of(numbers[0]) for numbers in group.values()}
-        have.update(library.soname for library in injected.values())
-        self._add_unread(directory, listing, survey.unread, have)
+        self._drop(group, survey.gone)
+        self._drop(group, self._dangling(directory.path, survey.doubtful))
+        if injected:
+            self._drop_replaced(group, injected)
+        if survey.unread:
+            have = {*self._sonames(group).values(), *(library.soname for library in injected.values())}
+            self._add_unread(directory, listing, survey.unread, have)
         if directory.path == self._compat_directory:
             self._move_to_additions(group)
 
-    def _soname_of(self, number: int) -> str:
-        return self._old.rows[number][0]
+    def _sonames(self, group: "dict[str, int]") -> "dict[str, str]":
+        """Return the sonames of rows by file name."""
+        rows = self._old.rows
+        return {name: rows[number][0] for name, number in group.items()}
 
-    def _drop(self, group: "dict[str, list[int]]", names: "Iterable[str]") -> None:
+    def _dangling(self, path: str, names: "Iterable[str]") -> "list[str]":
+        return [name for name in names if not self._leads_to_file(f"{path}/{name}")]
+
+    def _drop(self, group: "dict[str, int]", names: "Iterable[str]") -> None:
         for name in names:
-            for number in group.pop(name, ()):
-                self._rows[number] = None
+            first = group.pop(name, None)
+            if first is not None:
+                for number in (first, *self._doubles.get(first, ())):
+                    self._rows[number] = None
 
-    def _drop_misplaced(self, directory: "SearchDirectory", group: "dict[str, list[int]]") -> None:
+    def _drop_misplaced(self, directory: "SearchDirectory", group: "dict[str, int]") -> None:
         """Drop rows whose hwcap does not say what their directory is for: the old layout has no place for it."""
         if directory.hwcaps or self._old.hwcaps:
-            names = [name for name, numbers in group.items() if self._hwcaps_of(numbers[0]) != directory.hwcaps]
-            self._drop(group, names)
+            self._drop(group, [name for name, row in group.items() if self._hwcaps_of(row) != directory.hwcaps])
 
     def _hwcaps_of(self, number: int) -> str:
         """Return the glibc-hwcaps name of a row, "" for one without."""
         hwcap = self._old.rows[number][4]
         return self._old.hwcaps[hwcap & _INDEX] if hwcap and is_hwcap_extension(hwcap) else ""
 
-    def _drop_replaced(self, group: "dict[str, list[int]]", injected: "dict[str, LoaderLibrary]") -> None:
-        coming = {(library.soname, ldsearch.native_flags(self._machine, library.bits)) for library in injected.values()}
-        if coming:
-            for name, numbers in list(group.items()):
-                row = self._old.rows[numbers[0]]
-                if (row[0], row[2]) in coming:
-                    self._drop(group, (name,))
+    def _drop_replaced(self, group: "dict[str, int]", injected: "dict[str, LoaderLibrary]") -> None:
+        flags = {library.soname: ldsearch.native_flags(self._machine, library.bits) for library in injected.values()}
+        rows = self._old.rows
+        self._drop(
+            group,
+            [
+                name
+                for name, soname in self._sonames(group).items()
+                if soname in flags and rows[group[name]][2] == flags[soname]
+            ],
+        )
 
     def _add_unread(
         self, directory: "SearchDirectory", listing: "Listing", names: "Iterable[str]", have: "set[str]"
@@ -301,8 +310,10 @@ class _Builder:
         try:
             if is_link:
                 fd = open_regular(self._root_fd, f"{directory.path}/{name}")
-            else:
+            elif stat.S_ISREG(os.lstat(name, dir_fd=directory.fd).st_mode):
                 fd = os.open(name, _READ_FILE, dir_fd=directory.fd)
+            else:
+                return None
         except OSError:
             return None
         try:
@@ -311,9 +322,9 @@ class _Builder:
             os.close(fd)
         return None if header is None else ldsearch.look_at(name, header, self._machine, is_link=is_link)
 
-    def _leads_to_file(self, path: str, name: str) -> bool:
+    def _leads_to_file(self, path: str) -> bool:
         try:
-            fd = open_in_root(self._root_fd, f"{path}/{name}", _INSPECT)
+            fd = open_in_root(self._root_fd, path, _INSPECT)
         except OSError:
             return False
         try:
@@ -321,16 +332,16 @@ class _Builder:
         finally:
             os.close(fd)
 
-    def _move_to_additions(self, group: "dict[str, list[int]]") -> None:
+    def _move_to_additions(self, group: "dict[str, int]") -> None:
         """Let rows of the first directory be put anew, before those that the old cache had before them."""
-        for numbers in group.values():
-            for number in numbers:
+        for first in group.values():
+            for number in (first, *self._doubles.get(first, ())):
                 row = self._rows[number]
                 if row is not None:
                     self._additions.append(row)
                     self._rows[number] = None
 
-    def _check_other_directory(self, path: str, group: "dict[str, list[int]]") -> None:
+    def _check_other_directory(self, path: str, group: "dict[str, int]") -> None:
         """Drop rows of a directory that is not configured where their files are gone; add nothing from there."""
         directory = self._search.open(path)
         if directory is None:
@@ -338,10 +349,9 @@ class _Builder:
             return
         try:
             listing, _ = list_directory(directory.fd)
-            known = {name: self._soname_of(numbers[0]) for name, numbers in group.items()}
-            survey = ldsearch.survey(listing, known, _link_reader(directory.fd))
-            dangling = [name for name in survey.doubtful if not self._leads_to_file(path, name)]
-            self._drop(group, [*survey.gone, *dangling])
+            survey = ldsearch.survey(listing, self._sonames(group), _link_reader(directory.fd))
+            self._drop(group, survey.gone)
+            self._drop(group, self._dangling(path, survey.doubtful))
         finally:
             os.close(directory.fd)
 

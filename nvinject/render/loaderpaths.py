@@ -10,7 +10,7 @@ import os
 import stat
 
 from nvinject.formats import ldconf
-from nvinject.formats.ldsearch import LEGACY_HWCAPS, Listing, is_library_name
+from nvinject.formats.ldsearch import LEGACY_HWCAPS, Listing
 from nvinject.linux.inroot import open_in_root
 from nvinject.record import Record
 
@@ -234,23 +234,26 @@ class SearchPath:
 
 
 def list_directory(fd: int) -> "tuple[Listing, list[str]]":
-    """Return the library names of a directory, and which names of hardware sub-directories are there."""
-    files: set[str] = set()
-    links: set[str] = set()
+    """Return the names of a directory that look like libraries, and the hardware sub-directories that are there.
+
+    What is no link counts as a file here: types cost time, and are looked at again before anything is opened.
+    """
+    files: list[str] = []
+    links: list[str] = []
     hardware: list[str] = []
     try:
         with os.scandir(fd) as entries:
-            for number, entry in enumerate(entries):
+            for entry in entries:
                 name = entry.name
-                if number >= MAXIMUM_NAMES:
-                    break
-                if name in LEGACY_HWCAPS:
-                    hardware.append(name)
-                elif is_library_name(name):
+                if ".so" in name:
                     if entry.is_symlink():
-                        links.add(name)
-                    elif entry.is_file(follow_symlinks=False):
-                        files.add(name)
+                        links.append(name)
+                    else:
+                        files.append(name)
+                        if len(files) > MAXIMUM_NAMES:
+                            break
+                elif name in LEGACY_HWCAPS:
+                    hardware.append(name)
     except OSError:
         return Listing(files=set(), links=set()), []
-    return Listing(files=files, links=links), sorted(hardware)
+    return Listing(files=set(files), links=set(links)), sorted(hardware)
