@@ -75,7 +75,8 @@ def dumps(value: object, *, indent: int | None = None) -> str:
     """Return a JSON document for a value; raises TypeError for what JSON cannot hold, ValueError for a circle."""
     if indent is None and make_encoder is not None:
         # The arguments are those of json.dumps: markers, default, encoder, indent, separators, three switches.
-        encode = make_encoder({}, _refuse, encode_basestring_ascii, None, ": ", ", ", False, False, True)
+        separators = (": ", ", ")
+        encode = make_encoder({}, _refuse, encode_basestring_ascii, None, *separators, False, False, True)  # noqa: FBT003
         return "".join(encode(value, 0))
     import json  # documents with an indent are written by commands that may take their time
 
