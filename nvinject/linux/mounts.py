@@ -153,7 +153,10 @@ def old_bind(source_fd: int, target_fd: int, descriptors_fd: int, *, recursive: 
 
 
 def old_protect(mount_fd: int, flags: "tuple[str, ...]", descriptors_fd: int) -> None:
-    """Make a mount private and set its flags in the old way; changes the current directory."""
+    """Make a mount private and set its flags, not those of mounts below it, in the old way.
+
+    Changes the current directory.
+    """
     os.fchdir(descriptors_fd)
     bits = 0
     for flag in flags:

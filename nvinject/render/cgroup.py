@@ -60,7 +60,7 @@ def _shows(mount: "Mount", version: int) -> bool:
 
 def _hierarchies(membership: str) -> "list[tuple[int, str]]":
     """Return version and cgroup of the hierarchies that may hold device rules, version 1 first."""
-    found = []
+    found: list[tuple[int, str]] = []
     for line in membership.splitlines():
         hierarchy, _, rest = line.partition(":")
         controllers, _, group = rest.partition(":")
@@ -215,4 +215,4 @@ def _reason(error: Exception) -> str:
 def _failure(step: str, error: Exception, problems: "tuple[str, ...]") -> ContainerError:
     left = f"; could not undo: {', '.join(problems)}" if problems else ""
     hint = "set nvidia-container-cli.no-cgroups = true where the runtime itself allows the devices"
-    return ContainerError(f"cannot {step}: {_reason(error)}{left}", hint)
+    return ContainerError(f"cannot apply {step}: {_reason(error)}{left}", hint)

@@ -279,7 +279,7 @@ def _forbid_imports() -> None:
 
 def _explain(operation: "Operation", error: BaseException, problems: "tuple[str, ...]") -> ContainerError:
     """Say in one line which operation failed, on what and why."""
-    what = f"cannot {operation.describe()}"
+    what = f"cannot apply {operation.describe()}"
     if isinstance(error, NvinjectError):
         return ContainerError(_with_problems(f"{what}: {error.message}", problems), error.hint)
     if not isinstance(error, OSError):

@@ -29,6 +29,7 @@ LANES = ("root", "remapped", "rootless")
 FIRST_MAPPED = 100000
 ORDINARY = os.getuid() or 65534
 PR_SET_DUMPABLE = 4
+PR_SET_PDEATHSIG = 1
 
 Entry = tuple[int, int, int, int, str]
 
@@ -40,6 +41,11 @@ def become(user: int) -> None:
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
+
+
+def die_with_parent() -> None:
+    """Leave nothing running where the tests are killed."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def call_in_child(function: Callable[[], Any]) -> Any:
@@ -125,6 +131,7 @@ class Sandbox:
     def _be_container(self, ready: int, mapped: int, prepare: Callable[[Path], None] | None) -> None:
         try:
             self._isolate(ready, mapped)
+            die_with_parent()
             syscalls.mount(None, "/", None, MS_SLAVE | MS_REC, None)
             rootfs = str(self.rootfs)
             syscalls.mount(rootfs, rootfs, None, MS_BIND | MS_REC, None)
@@ -210,7 +217,9 @@ class Sandbox:
 
     def _surroundings(self) -> object:
         outside = {str(path): entry(path) for top in (self.canary, self.host) for path in walk(top)}
-        return outside, Path("/proc/self/mountinfo").read_text()
+        # Other tests may mount on this host meanwhile: only what has to do with this container counts.
+        table = Path("/proc/self/mountinfo").read_text().splitlines()
+        return outside, [line for line in table if self.base.name in line]
 
     def check_host(self) -> None:
         """Assert that nothing outside of the container has changed."""

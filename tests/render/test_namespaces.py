@@ -1,8 +1,10 @@
 """Plans applied to real containers in three lanes: what is there afterwards, what a failure leaves, what hostile
 images reach."""
 
+import contextlib
 import os
 import shutil
+import signal
 import socket
 import stat
 from collections.abc import Callable, Iterator
@@ -14,16 +16,18 @@ from nvinject.core.plan import (
     BindDevice,
     BindFile,
     CreateSymlink,
+    LoaderLibrary,
     MaskDirectory,
     Operation,
     Plan,
+    UpdateLoaderCache,
 )
 from nvinject.errors import ContainerError
 from nvinject.linux import mounts, syscalls
 from nvinject.linux.const import CLONE_NEWNS, MS_BIND, MS_PRIVATE, MS_RDONLY, MS_REC, MS_REMOUNT
 from nvinject.render.namespaces import apply, open_container
 
-from .containers import LANES, Sandbox, call_in_child
+from .containers import LANES, Sandbox, call_in_child, die_with_parent
 
 FILE_FLAGS = ("ro", "nosuid", "nodev")
 DEVICE_FLAGS = ("ro", "nosuid", "noexec")
@@ -76,6 +80,11 @@ def link(place: str, target: str, *, force: bool = False) -> CreateSymlink:
     return CreateSymlink(reason="test", link=place, target=target, force=force)
 
 
+def loader_cache() -> UpdateLoaderCache:
+    library = LoaderLibrary(soname="libcuda.so.1", path="/usr/lib/new/libcuda.so.1")
+    return UpdateLoaderCache(reason="test", directories=("/usr/lib/new",), libraries=(library,))
+
+
 def whole_plan(sandbox: Sandbox) -> list[Operation]:
     return [
         mask(),
@@ -87,6 +96,7 @@ def whole_plan(sandbox: Sandbox) -> list[Operation]:
         link("/usr/lib/new/libcuda.so", "libcuda.so.1"),
         link("/usr/lib/old.so", "new/libcuda.so", force=True),
         mask("/etc/nvidia/profiles", ("ro", *PROC_FLAGS)),
+        loader_cache(),
     ]
 
 
@@ -108,6 +118,8 @@ def test_whole_plan(sandbox: Sandbox) -> None:
     assert (masked / "gpus/0000:01:00.0/information").read_text() == "Model: A"
     assert stat.S_IMODE((masked / "params").lstat().st_mode) == 0o444
     assert sorted(os.listdir(sandbox.inside("/usr/lib"))) == ["new", "old.so"]
+    assert b"/usr/lib/new/libcuda.so.1\0" in sandbox.inside("/etc/ld.so.cache").read_bytes()
+    assert sorted(os.listdir(sandbox.inside("/etc"))) == ["ld.so.cache", "nvidia"]
 
 
 FLAGS = {
@@ -218,7 +230,7 @@ def test_failure_undoes_everything(sandbox: Sandbox, case: str) -> None:
     before = sandbox.state()
     operation = make(sandbox)
     outcome = sandbox.apply(*whole_plan(sandbox), operation)
-    assert outcome.message.startswith(f"cannot {operation.describe()}: ")
+    assert outcome.message.startswith(f"cannot apply {operation.describe()}: ")
     assert message in outcome.message
     assert "could not undo" not in outcome.message
     assert hint in outcome.hint
@@ -226,7 +238,7 @@ def test_failure_undoes_everything(sandbox: Sandbox, case: str) -> None:
     assert sandbox.state() == before
 
 
-@pytest.mark.parametrize("position", range(10))
+@pytest.mark.parametrize("position", range(11))
 def test_failure_at_every_position_undoes_everything(sandbox: Sandbox, position: int) -> None:
     hostile_names(sandbox.rootfs)
     (sandbox.rootfs / "usr/lib/old.so").symlink_to("somewhere")
@@ -275,6 +287,66 @@ def test_traps_of_an_image_never_reach_the_host(sandbox: Sandbox, case: str) -> 
     else:
         inside = [mount for mount in sandbox.mounts() if mount.root.startswith(str(sandbox.host))]
         assert all(mount.mount_point.startswith(f"{sandbox.rootfs}/") for mount in inside)
+
+
+def swap_for_ever(sandbox: Sandbox) -> int:
+    """Start a process that replaces the library directory by a link to the host and back, without a pause."""
+    child = os.fork()
+    if child == 0:
+        try:
+            die_with_parent()
+            os.chdir(sandbox.rootfs / "usr/lib")
+            while True:
+                for old, new in (("new", "aside"), ("trap", "new"), ("new", "trap"), ("aside", "new")):
+                    # Fails where the directory was missing for a moment and was made anew meanwhile.
+                    with contextlib.suppress(OSError):
+                        os.rename(old, new)
+        finally:
+            os._exit(1)
+    return child
+
+
+def test_directory_swapped_for_a_link_meanwhile(sandbox: Sandbox) -> None:
+    (sandbox.rootfs / "usr/lib/new").mkdir()
+    (sandbox.rootfs / "usr/lib/trap").symlink_to(f"../../../../../../../..{sandbox.canary}/target-dir")
+    sandbox.start()
+    swapper = swap_for_ever(sandbox)
+    try:
+        for _ in range(15):
+            sandbox.apply(
+                bind(sandbox, "libcuda.so.1", "/usr/lib/new/libcuda.so.1"), link("/usr/lib/new/x", "y", force=True)
+            )
+            sandbox.check_host()
+    finally:
+        os.kill(swapper, signal.SIGKILL)
+        os.waitpid(swapper, 0)
+
+
+class Strange(Operation):
+    """An operation that no renderer knows."""
+
+    ending: bool = False
+
+    def describe(self) -> str:
+        if self.ending:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return "strange"
+
+
+def test_faults_of_our_own_are_undone_and_told_apart(sandbox: Sandbox) -> None:
+    sandbox.start()
+    before = sandbox.state()
+    outcome = sandbox.apply(*whole_plan(sandbox), Strange(reason="test"))
+    assert outcome.message == "cannot apply strange: TypeError: no way to do Strange in a container"
+    assert "fault of nvinject" in outcome.hint
+    assert sandbox.state() == before
+
+
+def test_helper_that_is_killed_is_an_error(sandbox: Sandbox) -> None:
+    sandbox.start()
+    outcome = sandbox.apply(link("/usr/lib/x", "y"), Strange(reason="test", ending=True))
+    assert outcome.message == "the process that changes the container ended before it was done"
+    assert "half changed" in outcome.hint
 
 
 @pytest.mark.parametrize("kind", ["symlink", "directory", "tmpfs", "sub-directory of proc"])
