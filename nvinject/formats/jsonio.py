@@ -93,6 +93,9 @@ def _scan(text: str) -> "Any":
         value, end = _scan_once(text, _skip_whitespace(text, 0))
     except StopIteration as stop:
         raise _error_at(text, stop.value, "Expecting value") from None
+    except SystemError:
+        # The scanner takes its exception from json.decoder but does not import it; json itself shall complain.
+        return _load_slowly(text)
     end = _skip_whitespace(text, end)
     if end != len(text):
         raise _error_at(text, end, "Extra data")
@@ -100,7 +103,7 @@ def _scan(text: str) -> "Any":
 
 
 def _load_slowly(text: str) -> "Any":
-    import json  # only where the interpreter has no C scanner
+    import json  # only where there is no C scanner, or where it cannot say what is wrong
 
     return json.loads(text)
 
