@@ -129,8 +129,8 @@ def test_testcontainers(
 
 def test_library_comes_from_the_loader_cache(two_gpus: Daemon) -> None:
     """The rpm family's library directory is none of those that the image's loader knows without its cache."""
-    environment = {"LD_DEBUG": "libs"}
-    output = run(two_gpus, LIST, family="rpm", environment=environment, **gpus(count=-1))
+    environment = {"LD_DEBUG": "libs"}  # on standard error, which docker mingles with the output
+    output = run(two_gpus, LIST, family="rpm", environment=environment, stdout=False, **gpus(count=-1))
     lines = [re.sub(r"^\s*\d+:\s*", "", line) for line in output.splitlines()]
     start = next(number for number, line in enumerate(lines) if line.startswith("find library=libnvidia-ml.so.1"))
     search = lines[start : lines.index("", start)]
