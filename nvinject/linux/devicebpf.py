@@ -5,12 +5,11 @@ instructions and bpf(2) commands. Does not belong here: which cgroup, which rule
 union bpf_attr, struct bpf_prog_info and struct bpf_insn in include/uapi/linux/bpf.h.
 """
 
-import ctypes
 import errno
 import os
 import struct
 
-from nvinject.linux import syscalls
+from nvinject.linux import clibrary, syscalls
 from nvinject.linux.const import (
     BPF_CGROUP_DEVICE,
     BPF_DEVCG_ACC_MKNOD,
@@ -111,8 +110,8 @@ def _check_movable(instructions: bytes) -> None:
 
 def query_programs(cgroup_fd: int) -> "tuple[int, tuple[int, ...]]":
     """Return the attach flags and the ids of the device programs attached to this very cgroup, in order."""
-    identifiers = ctypes.create_string_buffer(4 * _MAX_PROGRAMS)
-    attr = _attr("=IIIIQI", cgroup_fd, BPF_CGROUP_DEVICE, 0, 0, ctypes.addressof(identifiers), _MAX_PROGRAMS)
+    identifiers = clibrary.buffer(4 * _MAX_PROGRAMS)
+    attr = _attr("=IIIIQI", cgroup_fd, BPF_CGROUP_DEVICE, 0, 0, clibrary.address(identifiers), _MAX_PROGRAMS)
     syscalls.bpf(BPF_PROG_QUERY, attr, _ATTR_SIZE)
     _, _, _, flags, _, count = struct.unpack_from("=IIIIQI", attr.raw)
     return flags, struct.unpack_from(f"={count}I", identifiers.raw)
@@ -129,8 +128,8 @@ def read_instructions(program_fd: int) -> bytes:
     Raises OSError EPERM where the kernel does not show them (net.core.bpf_jit_harden=2, missing rights).
     """
     size, _ = _program_info(program_fd, 0, 0)
-    instructions = ctypes.create_string_buffer(max(size, INSTRUCTION_SIZE))
-    size, address = _program_info(program_fd, size, ctypes.addressof(instructions))
+    instructions = clibrary.buffer(max(size, INSTRUCTION_SIZE))
+    size, address = _program_info(program_fd, size, clibrary.address(instructions))
     if not size or not address:
         raise OSError(errno.EPERM, os.strerror(errno.EPERM), "instructions of a device program")
     return instructions.raw[:size]
@@ -138,24 +137,24 @@ def read_instructions(program_fd: int) -> bytes:
 
 def _program_info(program_fd: int, size: int, address: int) -> "tuple[int, int]":
     # struct bpf_prog_info: xlated_prog_len at 20, xlated_prog_insns at 32.
-    info = ctypes.create_string_buffer(_INFO_SIZE)
+    info = clibrary.buffer(_INFO_SIZE)
     struct.pack_into("=I", info, 20, size)
     struct.pack_into("=Q", info, 32, address)
-    attr = _attr("=IIQ", program_fd, _INFO_SIZE, ctypes.addressof(info))
+    attr = _attr("=IIQ", program_fd, _INFO_SIZE, clibrary.address(info))
     syscalls.bpf(BPF_OBJ_GET_INFO_BY_FD, attr, _ATTR_SIZE)
     return struct.unpack_from("=I", info.raw, 20)[0], struct.unpack_from("=Q", info.raw, 32)[0]
 
 
 def load_program(instructions: bytes) -> int:
     """Load a device program; returns its file descriptor. Before Linux 5.11 RLIMIT_MEMLOCK bounds it (EPERM)."""
-    code = ctypes.create_string_buffer(instructions, len(instructions))
-    licence = ctypes.create_string_buffer(b"Apache-2.0")
+    code = clibrary.buffer(instructions)
+    licence = clibrary.buffer(b"Apache-2.0\0")
     attr = _attr(
         "=IIQQIIQII16s",
         BPF_PROG_TYPE_CGROUP_DEVICE,
         len(instructions) // INSTRUCTION_SIZE,
-        ctypes.addressof(code),
-        ctypes.addressof(licence),
+        clibrary.address(code),
+        clibrary.address(licence),
         0,
         0,
         0,
@@ -181,7 +180,7 @@ def replace_program(cgroup_fd: int, old_fd: int, new_fd: int, flags: int) -> Non
         attach_program(cgroup_fd, new_fd, flags)
 
 
-def _attr(layout: str, *fields: "int | bytes") -> "ctypes.Array[ctypes.c_char]":
-    attr = ctypes.create_string_buffer(_ATTR_SIZE)
+def _attr(layout: str, *fields: "int | bytes") -> "Buffer":
+    attr = clibrary.buffer(_ATTR_SIZE)
     struct.pack_into(layout, attr, 0, *fields)
     return attr

@@ -128,17 +128,22 @@ class _Walk:
             os.close(self._stack.pop())
 
     def _descend(self, name: str) -> None:
-        if self._follow_if_link(name):
+        entry = self._open(name)
+        if entry < 0:
+            if self.create_mode is None:
+                raise _error(errno.ENOENT, self.path)
+            self._create(name, self.create_mode)
+            return
+        kind = os.fstat(entry).st_mode
+        if stat.S_ISDIR(kind):
+            self._stack.append(entry)
             return
         try:
-            self._stack.append(os.open(name, _DIRECTORY, dir_fd=self.current()))
-        except FileNotFoundError:
-            if self.create_mode is None:
-                raise _error(errno.ENOENT, self.path) from None
-            self._create(name, self.create_mode)
-        except OSError as error:
-            # O_DIRECTORY|O_NOFOLLOW answers ENOTDIR for a link that was a directory a moment ago.
-            raise OSError(error.errno, error.strerror, self.path) from None
+            if not stat.S_ISLNK(kind):
+                raise _error(errno.ENOTDIR, self.path)
+            self._follow(entry)
+        finally:
+            os.close(entry)
 
     def _create(self, name: str, mode: int) -> None:
         try:
@@ -151,28 +156,37 @@ class _Walk:
             self.created.append((os.dup(self.current()), name))
         self._stack.append(os.open(name, _DIRECTORY, dir_fd=self.current()))
 
-    def _follow_if_link(self, name: str) -> bool:
-        """Replace `name` by what the link of that name says; False if there is no link."""
+    def _open(self, name: str) -> int:
+        """Open what has this name here, links themselves; -1 if there is nothing."""
         try:
-            entry = os.open(name, _ENTRY, dir_fd=self.current())
+            return os.open(name, _ENTRY, dir_fd=self.current())
         except FileNotFoundError:
-            return False
+            return -1
         except OSError as error:
             raise OSError(error.errno, error.strerror, self.path) from None
+
+    def _follow_if_link(self, name: str) -> bool:
+        """Replace `name` by what the link of that name says; False if there is no link."""
+        entry = self._open(name)
+        if entry < 0:
+            return False
         try:
             if not stat.S_ISLNK(os.fstat(entry).st_mode):
                 return False
-            self._links += 1
-            # A link on procfs may be a magic one; its text means something else than where it leads.
-            if self._links > MAX_LINKS or syscalls.fstatfs(entry) == PROC_SUPER_MAGIC:
-                raise _error(errno.ELOOP, self.path)
-            target = os.readlink("", dir_fd=entry)
+            self._follow(entry)
         finally:
             os.close(entry)
+        return True
+
+    def _follow(self, link_fd: int) -> None:
+        self._links += 1
+        # A link on procfs may be a magic one; its text means something else than where it leads.
+        if self._links > MAX_LINKS or syscalls.fstatfs(link_fd) == PROC_SUPER_MAGIC:
+            raise _error(errno.ELOOP, self.path)
+        target = os.readlink("", dir_fd=link_fd)
         if target.startswith("/"):
             self._restart()
         self._pending += _components(target)
-        return True
 
     def _restart(self) -> None:
         while len(self._stack) > 1:

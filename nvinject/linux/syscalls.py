@@ -4,11 +4,11 @@ Each raises OSError(errno, strerror, name of the thing) and returns what the ker
 Does not belong here: a decision, a retry, a fallback, a call that os offers already.
 """
 
-import ctypes
 import errno
 import os
 import struct
 
+from nvinject.linux import clibrary
 from nvinject.linux.const import (
     NR_bpf,
     NR_close_range,
@@ -23,36 +23,33 @@ from nvinject.linux.const import (
     NR_statx,
 )
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.syscall.restype = ctypes.c_long
-_libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_void_p)
-_libc.umount2.argtypes = (ctypes.c_char_p, ctypes.c_int)
-_libc.setns.argtypes = (ctypes.c_int, ctypes.c_int)
-_libc.unshare.argtypes = (ctypes.c_int,)
-_libc.fstatfs.argtypes = (ctypes.c_int, ctypes.c_char_p)
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvinject.linux.clibrary import Buffer
+
+_fstatfs = clibrary.function("fstatfs")
+_mount = clibrary.function("mount")
+_setns = clibrary.function("setns")
+_system_call = clibrary.function("syscall")
+_umount2 = clibrary.function("umount2")
+_unshare = clibrary.function("unshare")
 
 _STATX_SIZE = 256
 _STATFS_SIZE = 256  # struct statfs has 120 bytes on 64-bit machines; the rest is room
 
 
-def _raise_errno(thing: str) -> None:
-    number = ctypes.get_errno()
-    raise OSError(number, os.strerror(number), thing)
-
-
 def _syscall(number: int, thing: str, *arguments: "int | bytes | None") -> int:
     if number < 0:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), thing)
-    words = [ctypes.c_long(word) if isinstance(word, int) else ctypes.c_char_p(word) for word in arguments]
-    result: int = _libc.syscall(ctypes.c_long(number), *words)
+    result = _system_call(number, *arguments)
     if result < 0:
-        _raise_errno(thing)
+        raise clibrary.failure(thing)
     return result
 
 
-def bpf(cmd: int, attr: "ctypes.Array[ctypes.c_char]", size: int) -> int:
+def bpf(cmd: int, attr: "Buffer", size: int) -> int:
     """Run one command on BPF objects; the kernel may write into `attr`."""
-    return _syscall(NR_bpf, "bpf", cmd, ctypes.addressof(attr), size)
+    return _syscall(NR_bpf, "bpf", cmd, clibrary.address(attr), size)
 
 
 def close_range(first: int, last: int, flags: int) -> None:
@@ -79,9 +76,9 @@ def fsopen(fs_name: str, flags: int) -> int:
 
 def fstatfs(fd: int) -> int:
     """Return f_type, the magic number of the file system that `fd` lies on."""
-    buffer = ctypes.create_string_buffer(_STATFS_SIZE)
-    if _libc.fstatfs(fd, buffer) < 0:
-        _raise_errno(f"file descriptor {fd}")
+    buffer = clibrary.buffer(_STATFS_SIZE)
+    if _fstatfs(fd, buffer) < 0:
+        raise clibrary.failure(f"file descriptor {fd}")
     (f_type,) = struct.unpack_from("l", buffer.raw)
     return int(f_type)
 
@@ -89,8 +86,8 @@ def fstatfs(fd: int) -> int:
 def mount(source: "str | None", target: str, fstype: "str | None", flags: int, data: "str | None") -> None:
     """Mount in the old way, by paths."""
     words = [None if word is None else os.fsencode(word) for word in (source, target, fstype, data)]
-    if _libc.mount(words[0], words[1], words[2], flags, words[3]) < 0:
-        _raise_errno(target)
+    if _mount(words[0], words[1], words[2], flags, words[3]) < 0:
+        raise clibrary.failure(target)
 
 
 def mount_setattr(dirfd: int, path: str, flags: int, attr: "tuple[int, int, int, int]") -> None:
@@ -123,24 +120,24 @@ def renameat2(olddirfd: int, oldpath: str, newdirfd: int, newpath: str, flags: i
 
 def setns(fd: int, nstype: int) -> None:
     """Join the namespace that `fd` refers to."""
-    if _libc.setns(fd, nstype) < 0:
-        _raise_errno("setns")
+    if _setns(fd, nstype) < 0:
+        raise clibrary.failure("setns")
 
 
 def statx(dirfd: int, path: str, flags: int, mask: int) -> bytes:
     """Return struct statx; its field stx_mask tells which of the fields asked for in `mask` are filled in."""
-    buffer = ctypes.create_string_buffer(_STATX_SIZE)
-    _syscall(NR_statx, path or "statx", dirfd, os.fsencode(path), flags, mask, ctypes.addressof(buffer))
+    buffer = clibrary.buffer(_STATX_SIZE)
+    _syscall(NR_statx, path or "statx", dirfd, os.fsencode(path), flags, mask, clibrary.address(buffer))
     return buffer.raw
 
 
 def umount2(target: str, flags: int) -> None:
     """Unmount by path."""
-    if _libc.umount2(os.fsencode(target), flags) < 0:
-        _raise_errno(target)
+    if _umount2(os.fsencode(target), flags) < 0:
+        raise clibrary.failure(target)
 
 
 def unshare(flags: int) -> None:
     """Leave the namespaces named by `flags` for new ones."""
-    if _libc.unshare(flags) < 0:
-        _raise_errno("unshare")
+    if _unshare(flags) < 0:
+        raise clibrary.failure("unshare")

@@ -119,7 +119,7 @@ class Sandbox:
                     os.chown(path, owner, owner, follow_symlinks=False)
             except PermissionError as error:
                 self.stop()
-                pytest.skip(f"lane {self.lane} is not possible here: {error}")
+                pytest.skip(f"lane {self.lane} is not possible here: {error.strerror}")
 
     def _write_maps(self) -> None:
         for name in ("uid_map", "gid_map"):
@@ -231,7 +231,8 @@ class Sandbox:
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
             self.pid = 0
-        shutil.rmtree(self.base)
+        if self.base.exists():
+            shutil.rmtree(self.base)
 
 
 class Outcome:

@@ -16,6 +16,9 @@ from nvinject.render.cgroup import DeviceCgroup, NoDeviceCgroupError, find_devic
 
 from .containers import Outcome, Sandbox, call_in_child
 
+# Python 3.12 and newer warn of forks beside the threads of a test runner; the children here only make system calls.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+
 V1 = "33 31 0:29 / /cg/cpu rw - cgroup cgroup rw,cpu\n36 31 0:33 {root} /cg/devices rw - cgroup cgroup rw,devices\n"
 V2 = "41 31 0:38 {root} /sys/fs/cgroup rw,relatime - cgroup2 cgroup2 rw,nsdelegate\n"
 HYBRID = "5:devices:/a/b\n1:cpu:/x\n0::/u\n"
@@ -76,7 +79,7 @@ class Version1:
             (self.path / "devices.allow").write_text("c 1:3 rwm")
         except OSError as error:
             self.stop()
-            pytest.skip(f"no cgroup v1 devices hierarchy to write to: {error}")
+            pytest.skip(f"no cgroup v1 devices hierarchy to write to: {error.strerror}")
         self.sandbox.start()
         (self.path / "cgroup.procs").write_text(str(self.sandbox.pid))
 
@@ -172,6 +175,7 @@ def with_version_2(body: Version2Body, programs: int, flags: int = BPF_F_ALLOW_M
             for _ in range(programs):
                 devicebpf.attach_program(group_fd, devicebpf.load_program(DENY_ALL_BUT_NULL), flags)
         except OSError as error:
+            sandbox.stop()
             return f"skip: {error}"
         try:
             sandbox.start()
