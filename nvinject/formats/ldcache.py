@@ -168,16 +168,15 @@ def _rows_with_names(data: bytes, base: int, cells: "Iterable[tuple[int, int, in
         if end < 0:
             raise LoaderCacheError(f"entry {len(rows)} has a path that does not end in the file")
         path = text[first:end]
+        room -= end - first
         start = base + key
         # ldconfig stores a string that is the tail of another only once: the soname mostly ends where the path does.
-        if first <= start <= end:
-            soname = text[start:end]
-        else:
+        if not first <= start <= end:
             end = find("\0", start, start + MAXIMUM_STRING)
             if end < 0:
                 raise LoaderCacheError(f"entry {len(rows)} has a soname that does not end in the file")
-            soname = text[start:end]
-        room -= len(path) + len(soname)
+            room -= end - start
+        soname = text[start:end]
         if room < 0:
             raise LoaderCacheError(f"the names of {len(rows)} entries have more than {MAXIMUM_TEXT} bytes")
         if not (path.isascii() and soname.isascii()):

@@ -119,9 +119,9 @@ def survey(listing: Listing, known: "Mapping[str, str]", link_target: "Callable[
     known_links = names & links
     unknown_files = files - names
     owned, crowded = _owned_files(unknown_files, known_links)
-    explained = {file: known[link] for link, file in owned.items()}
     doubtful: list[str] = []
     dangling: set[str] = set()
+    explained: dict[str, str] = {}
     for link in (known_links - owned.keys()) | crowded:
         target = link_target(link)
         if target in files:
@@ -130,10 +130,12 @@ def survey(listing: Listing, known: "Mapping[str, str]", link_target: "Callable[
             dangling.add(link)
         elif target not in owned:
             doubtful.append(link)
-    unread = [name for name in unknown_files - explained.keys() if is_library_name(name)]
-    for name in links - names:
-        if is_library_name(name) and _adds_a_name(name, listing, known, explained, link_target):
-            unread.append(name)
+    unread = [name for name in unknown_files.difference(owned.values(), explained) if is_library_name(name)]
+    unknown_links = [name for name in links - names if is_library_name(name)]
+    if unknown_links:
+        explained.update((file, known[link]) for link, file in owned.items())
+        explained.update(known)
+        unread += [name for name in unknown_links if _adds_a_name(name, listing, explained, link_target)]
     return Survey(gone=frozenset(gone | dangling), doubtful=tuple(sorted(doubtful)), unread=tuple(sorted(unread)))
 
 
@@ -163,15 +165,14 @@ def _owned_files(unknown_files: "set[str]", known_links: "set[str]") -> "tuple[d
 def _adds_a_name(
     name: str,
     listing: Listing,
-    known: "Mapping[str, str]",
-    explained: "Mapping[str, str]",
+    sonames: "Mapping[str, str]",
     link_target: "Callable[[str], str]",
 ) -> bool:
     """Tell whether an unknown link could add an entry: false if it is just another name of a known library."""
     target = name
     for _ in range(_MAXIMUM_CHAIN):
         target = link_target(target)
-        soname = known.get(target) or explained.get(target)
+        soname = sonames.get(target)
         if soname is not None:
             return name != soname and _is_development_link(name, soname)
         if target not in listing.links:

@@ -233,12 +233,12 @@ class _Builder:
         self._drop_misplaced(directory, group)
         injected = self._injected.get(directory.path, {})
         known = self._sonames(group)
-        known.update((name, library.soname) for name, library in injected.items())
+        if injected:
+            self._drop_replaced(group, known, injected)
+            known.update((name, library.soname) for name, library in injected.items())
         survey = ldsearch.survey(listing, known, _link_reader(directory.fd))
         self._drop(group, survey.gone)
         self._drop(group, self._dangling(directory.path, survey.doubtful))
-        if injected:
-            self._drop_replaced(group, injected)
         if survey.unread:
             have = {*self._sonames(group).values(), *(library.soname for library in injected.values())}
             self._add_unread(directory, listing, survey.unread, have)
@@ -270,17 +270,14 @@ class _Builder:
         hwcap = self._old.rows[number][4]
         return self._old.hwcaps[hwcap & _INDEX] if hwcap and is_hwcap_extension(hwcap) else ""
 
-    def _drop_replaced(self, group: "dict[str, int]", injected: "dict[str, LoaderLibrary]") -> None:
+    def _drop_replaced(
+        self, group: "dict[str, int]", sonames: "dict[str, str]", injected: "dict[str, LoaderLibrary]"
+    ) -> None:
+        """Drop rows in whose place a library of the same soname and kind comes."""
         flags = {library.soname: ldsearch.native_flags(self._machine, library.bits) for library in injected.values()}
         rows = self._old.rows
-        self._drop(
-            group,
-            [
-                name
-                for name, soname in self._sonames(group).items()
-                if soname in flags and rows[group[name]][2] == flags[soname]
-            ],
-        )
+        candidates = [name for name, soname in sonames.items() if soname in flags]
+        self._drop(group, [name for name in candidates if rows[group[name]][2] == flags[sonames[name]]])
 
     def _add_unread(
         self, directory: "SearchDirectory", listing: "Listing", names: "Iterable[str]", have: "set[str]"
