@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -21,13 +22,20 @@ IMAGE = "nvconform"
 SEARCH_PATH = f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
 
 
+def give_up(reason: str) -> NoReturn:
+    """Skip with the reason; where NVCONFORM_REQUIRE lists `docker`, nothing may be skipped, and it is a failure."""
+    if "docker" in os.environ.get("NVCONFORM_REQUIRE", "").split(","):
+        pytest.fail(f"docker is required here, but {reason}", pytrace=False)
+    pytest.skip(reason)
+
+
 @pytest.fixture(scope="session")
 def images() -> dict[str, bytes]:
     """Build the images, or say what the host lacks."""
     try:
         return {family: build_image(family) for family in FAMILIES}
     except ImageError as error:
-        pytest.skip(str(error))
+        give_up(str(error))
 
 
 @pytest.fixture(scope="session")
@@ -43,7 +51,7 @@ def dockerd() -> str:
     """Return the program, or skip where a private one cannot run; what is permitted is found out by doing it."""
     for program, remedy in MISSING.items():
         if shutil.which(program, path=SEARCH_PATH) is None:
-            pytest.skip(f"{program} is missing; {remedy}")
+            give_up(f"{program} is missing; {remedy}")
     # A fake machine needs a mount namespace and device nodes of its own.
     tried = subprocess.run(
         ["unshare", "--mount", "sh", "-c", "mount -t tmpfs none /mnt && mknod /mnt/node c 195 255"],
@@ -53,7 +61,7 @@ def dockerd() -> str:
         timeout=20,
     )
     if tried.returncode != 0:
-        pytest.skip(f"a private dockerd needs root: {tried.stderr.strip().splitlines()[-1]}")
+        give_up(f"a private dockerd needs root: {tried.stderr.strip().splitlines()[-1]}")
     return shutil.which("dockerd", path=SEARCH_PATH) or ""
 
 
@@ -82,7 +90,7 @@ def two_gpus_unified(
     """Return a daemon on a machine with two H100 and cgroup v2 only."""
     known = Path("/proc/filesystems").read_text().split()
     if "cgroup2" not in known:
-        pytest.skip("this kernel has no cgroup v2")
+        give_up("this kernel has no cgroup v2")
     log = tmp_path_factory.mktemp("unified") / "dockerd.log"
     with started(Daemon(dockerd, log, "two-h100", hook, unified=True), images) as daemon:
         yield daemon

@@ -20,10 +20,11 @@ import pytest
 from docker.errors import APIError, ContainerError
 from docker.types import DeviceRequest
 
-from .conftest import IMAGE, started
+from .conftest import IMAGE, give_up, started
 from .daemon import CALL_SECONDS, Daemon, DaemonError, host_state
 
-pytestmark = pytest.mark.docker
+# One group: workers of pytest-xdist would each start the daemons.
+pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("docker")]
 
 GPU_0 = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-000000a0-1111-2222-3333-000000000000)"
 GPU_1 = "GPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-000000a1-1111-2222-3333-000000000001)"
@@ -97,7 +98,7 @@ def docker_run(daemon: Daemon, configuration: Path, *arguments: str) -> subproce
     """Run the docker command against a daemon, with no configuration of the user's."""
     command = shutil.which("docker")
     if command is None:
-        pytest.skip("the docker command is missing; install docker-cli (Debian 12: docker.io)")
+        give_up("the docker command is missing; install docker-cli (Debian 12: docker.io)")
     return subprocess.run(
         [command, "--host", daemon.socket, "run", "--rm", "--network=none", *arguments],
         capture_output=True,

@@ -15,13 +15,14 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from nvfakes.packages import BRANCHES, DriverFiles, NoSourceError, PackagesError, fetch
 
-pytestmark = pytest.mark.packages
+# One group: workers of pytest-xdist would wait for each other while one of them fetches.
+pytestmark = [pytest.mark.packages, pytest.mark.xdist_group("packages")]
 
 SECONDS = 60
 OTHER_VERSION = "525.60.13"  # a release that none of the branches has
@@ -143,6 +144,13 @@ class Machine:
         return {Path(found["source"]) for found in self.operations(capabilities) if found["operation"] == "BindFile"}
 
 
+def give_up(reason: str) -> NoReturn:
+    """Skip with the reason; where NVCONFORM_REQUIRE lists `packages`, nothing may be skipped, and it is a failure."""
+    if "packages" in os.environ.get("NVCONFORM_REQUIRE", "").split(","):
+        pytest.fail(f"packages are required here, but {reason}", pytrace=False)
+    pytest.skip(reason)
+
+
 @pytest.fixture(scope="module")
 def devices(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a device root with one GPU; comes before the driver, so that nothing is fetched to be skipped."""
@@ -152,7 +160,7 @@ def devices(tmp_path_factory: pytest.TempPathFactory) -> Path:
         try:
             os.mknod(root / "dev" / name, stat.S_IFCHR | 0o666, os.makedev(major, minor))
         except PermissionError:
-            pytest.skip("mknod of a device is not permitted here; run as root")
+            give_up("mknod of a device is not permitted here; run as root")
     return root
 
 
@@ -162,7 +170,7 @@ def driver(request: pytest.FixtureRequest, devices: Path) -> Driver:
     try:
         return Driver(request.param, fetch(request.param), devices)
     except NoSourceError as error:
-        pytest.skip(str(error))
+        give_up(str(error))
     except PackagesError as error:
         pytest.fail(f"driver packages could not be fetched: {error}", pytrace=False)
 
@@ -251,7 +259,7 @@ def read_soname(path: Path) -> str | None:
     """Return the SONAME that readelf sees."""
     command = shutil.which("readelf")
     if command is None:
-        pytest.skip("readelf is missing; install binutils")
+        give_up("readelf is missing; install binutils")
     done = subprocess.run([command, "-d", str(path)], capture_output=True, text=True, check=True, timeout=SECONDS)
     found = re.search(r"\(SONAME\)\s+Library soname: \[(.+)\]", done.stdout)
     return found[1] if found else None
