@@ -1,8 +1,8 @@
 """The C library's functions, called with the part of ctypes that this takes.
 
-`import ctypes` costs 2 ms, nearly half the interpreter's own start, for what the C module underneath does alone. Belongs
-here: functions, buffers, errno. Does not belong here: which functions there are (syscalls.py). Where the C module is
-another one than CPython's, ctypes itself serves; a test holds both ways to the same results.
+`import ctypes` costs 2 ms, nearly half the interpreter's own start, for what the C module underneath does alone.
+Belongs here: functions, buffers, errno. Does not belong here: which functions there are (syscalls.py). Where the C
+module is another one than CPython's, ctypes itself serves.
 """
 
 import os
@@ -19,45 +19,54 @@ if TYPE_CHECKING:
     class Function(Protocol):
         """A function of the C library; takes int (as long), bytes (as pointer to them) and None (as null pointer)."""
 
-        def __call__(self, *arguments: "int | bytes | Buffer | None") -> int: ...
+        def __call__(self, *arguments: "int | bytes | Buffer | None") -> int:
+            """Call it."""
+            ...
 
 
 try:
     from _ctypes import FUNCFLAG_CDECL, FUNCFLAG_USE_ERRNO, CFuncPtr, _SimpleCData, addressof, dlopen, dlsym, get_errno
 
-    class c_char(_SimpleCData):  # type: ignore[misc]
+    class c_char(_SimpleCData):  # type: ignore[type-arg]
         """A byte."""
 
         _type_ = "c"
 
-    class c_long(_SimpleCData):  # type: ignore[misc]
+    class c_long(_SimpleCData):  # type: ignore[type-arg]
         """A machine word with a sign, as system calls take and return it."""
 
         _type_ = "l"
 
-    class _Function(CFuncPtr):  # type: ignore[misc]
-        _flags_ = FUNCFLAG_CDECL | FUNCFLAG_USE_ERRNO
-        _restype_ = c_long
+    class c_int(_SimpleCData):  # type: ignore[type-arg]
+        """What most functions return."""
 
-    _handle = dlopen(None, 0)
+        _type_ = "i"
+
+    class _Function(CFuncPtr):
+        _flags_ = FUNCFLAG_CDECL | FUNCFLAG_USE_ERRNO
+        _restype_ = c_int
+
+    _handle = dlopen(None, 0)  # type: ignore[arg-type]
 
     def _find(name: str) -> "Any":
         return _Function(dlsym(_handle, name))
 
 except (ImportError, TypeError):  # pragma: no cover  # another interpreter than CPython
-    from ctypes import CDLL, addressof, c_char, c_long, get_errno  # type: ignore[assignment]
+    from ctypes import CDLL, addressof, c_char, c_int, c_long, get_errno  # type: ignore[assignment]
 
     _libc = CDLL(None, use_errno=True)
 
     def _find(name: str) -> "Any":
-        function = _libc[name]
-        function.restype = c_long
-        return function
+        return _libc[name]
 
 
-def function(name: str) -> "Function":
-    """Return a function of the C library that returns -1 for an error, which last_error() then tells."""
+def function(name: str, *, returns_long: bool = False) -> "Function":
+    """Return a function of the C library that returns -1 for an error, which failure() then tells.
+
+    It returns C's int, or long.
+    """
     found = _find(name)
+    found.restype = c_long if returns_long else c_int
 
     def call(*arguments: "int | bytes | Buffer | None") -> int:
         # ctypes would pass a plain int as C's int, which is too short for addresses and flags.
@@ -65,11 +74,6 @@ def function(name: str) -> "Function":
         return result
 
     return call
-
-
-def last_error() -> int:
-    """Return errno as the last call left it."""
-    return int(get_errno())
 
 
 def buffer(content: "int | bytes") -> "Buffer":
@@ -88,5 +92,5 @@ def address(memory: "Buffer") -> int:
 
 def failure(thing: str) -> OSError:
     """Return the error of the last call."""
-    number = last_error()
+    number = get_errno()
     return OSError(number, os.strerror(number), thing)

@@ -26,6 +26,10 @@ from nvinject.linux.const import (
     BPF_PROG_TYPE_CGROUP_DEVICE,
 )
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvinject.linux.clibrary import Buffer
+
 INSTRUCTION_SIZE = 8
 
 _ACCESS = {"m": BPF_DEVCG_ACC_MKNOD, "r": BPF_DEVCG_ACC_READ, "w": BPF_DEVCG_ACC_WRITE}
@@ -137,9 +141,7 @@ def read_instructions(program_fd: int) -> bytes:
 
 def _program_info(program_fd: int, size: int, address: int) -> "tuple[int, int]":
     # struct bpf_prog_info: xlated_prog_len at 20, xlated_prog_insns at 32.
-    info = clibrary.buffer(_INFO_SIZE)
-    struct.pack_into("=I", info, 20, size)
-    struct.pack_into("=Q", info, 32, address)
+    info = clibrary.buffer(struct.pack(f"=20xI8xQ{_INFO_SIZE - 40}x", size, address))
     attr = _attr("=IIQ", program_fd, _INFO_SIZE, clibrary.address(info))
     syscalls.bpf(BPF_OBJ_GET_INFO_BY_FD, attr, _ATTR_SIZE)
     return struct.unpack_from("=I", info.raw, 20)[0], struct.unpack_from("=Q", info.raw, 32)[0]
@@ -181,6 +183,4 @@ def replace_program(cgroup_fd: int, old_fd: int, new_fd: int, flags: int) -> Non
 
 
 def _attr(layout: str, *fields: "int | bytes") -> "Buffer":
-    attr = clibrary.buffer(_ATTR_SIZE)
-    struct.pack_into(layout, attr, 0, *fields)
-    return attr
+    return clibrary.buffer(struct.pack(layout, *fields).ljust(_ATTR_SIZE, b"\0"))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _fstatfs = clibrary.function("fstatfs")
 _mount = clibrary.function("mount")
 _setns = clibrary.function("setns")
-_system_call = clibrary.function("syscall")
+_system_call = clibrary.function("syscall", returns_long=True)
 _umount2 = clibrary.function("umount2")
 _unshare = clibrary.function("unshare")
 
