@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nvinject.formats.oci import Spec, State
 
 HELP = """\
-usage: nvinject hook (prestart | createRuntime | poststart | poststop) [-config FILE] [-debug]
+usage: nvinject hook (prestart | createRuntime | poststart | poststop) [-config FILE] [-debug] [-legacy]
 
 Reads the OCI state of a created container on standard input and injects the GPUs that its config.json asks for.
 Runtimes call it; under the name nvidia-container-runtime-hook it is what docker's --gpus looks for.
@@ -31,6 +31,7 @@ Runtimes call it; under the name nvidia-container-runtime-hook it is what docker
   -config FILE   read this configuration; it must exist (default: $NVIDIA_CTK_CONFIG_FILE_PATH, then
                  /etc/nvidia-container-runtime/config.toml, then the defaults)
   -debug         write each step to standard error
+  -legacy        work whatever nvidia-container-runtime.mode says: the runtime shim has chosen this hook
 
 example:
   echo '{"pid": 4711, "bundle": "/run/bundle"}' | nvinject hook prestart
@@ -43,17 +44,17 @@ MAXIMUM_INPUT = 64 << 20  # bytes; a config.json of a big pod has some hundred k
 
 def main(arguments: "list[str]") -> int:
     """Run one stage of the hook; returns 0, or raises an NvinjectError."""
-    stage, config, debug = parse_arguments(arguments)
+    stage, config, debug, legacy = parse_arguments(arguments)
     if stage == "help":
         sys.stdout.write(HELP)
     elif stage in WORKING_STAGES:
-        inject(read_standard_input(), dict(os.environ), config=config, debug=debug)
+        inject(read_standard_input(), dict(os.environ), config=config, debug=debug, legacy=legacy)
     return 0
 
 
-def parse_arguments(arguments: "list[str]") -> "tuple[str, str, bool]":
-    """Return stage, configuration file and whether to log; flags as Go's flag package takes them."""
-    stage, config, debug = "", "", False
+def parse_arguments(arguments: "list[str]") -> "tuple[str, str, bool, bool]":
+    """Return stage, configuration file, and the switches debug and legacy; flags as Go's flag package takes them."""
+    stage, config, debug, legacy = "", "", False, False
     words = list(arguments)
     while words:
         word = words.pop(0)
@@ -64,6 +65,8 @@ def parse_arguments(arguments: "list[str]") -> "tuple[str, str, bool]":
             stage = "help"
         elif name == "debug":
             debug = value not in {"0", "f", "F", "false", "False", "FALSE"}
+        elif name == "legacy":
+            legacy = True
         elif name == "config":
             config = value or (words.pop(0) if words else "")
             if not config:
@@ -73,7 +76,7 @@ def parse_arguments(arguments: "list[str]") -> "tuple[str, str, bool]":
     if stage not in ("help", *WORKING_STAGES, *IDLE_STAGES):
         what = f"unknown stage {stage!r}" if stage else "no stage given"
         raise UsageError(what, f"use one of {', '.join((*WORKING_STAGES, *IDLE_STAGES))}")
-    return stage, config, debug
+    return stage, config, debug, legacy
 
 
 def read_standard_input() -> bytes:
@@ -97,6 +100,11 @@ def read_all(descriptor: int, name: str) -> bytes:
 
 def read_spec(path: str) -> "Spec":
     """Read a container's config.json; raises InputError that tells a missing bundle from an unreadable one."""
+    return parse_spec(read_config(path), path)
+
+
+def read_config(path: str) -> bytes:
+    """Return the content of a container's config.json; raises InputError as read_spec does."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError as error:
@@ -106,15 +114,20 @@ def read_spec(path: str) -> "Spec":
     except OSError as error:
         raise InputError(f"cannot open {path}: {error.strerror}", "the hook must be able to read the bundle") from error
     try:
-        return parse_spec(read_all(descriptor, path), path)
+        return read_all(descriptor, path)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}", "the hook must be able to read the bundle") from error
     finally:
         os.close(descriptor)
 
 
-def inject(state_data: bytes, environ: "Mapping[str, str]", *, config: str = "", debug: bool = False) -> None:
-    """Do the whole work for one container, or nothing at all for one that asks for no GPU."""
+def inject(
+    state_data: bytes, environ: "Mapping[str, str]", *, config: str = "", debug: bool = False, legacy: bool = False
+) -> None:
+    """Do the whole work for one container, or nothing at all for one that asks for no GPU.
+
+    `legacy` says that the runtime shim has chosen the hook, so that the configured mode does not matter.
+    """
     state = parse_state(state_data)
     spec = read_spec(f"{state.bundle}/config.json")
     asked = ContainerSpec(environment=spec.environment, mounts=spec.mounts, privileged=spec.privileged)
@@ -147,7 +160,8 @@ def inject(state_data: bytes, environ: "Mapping[str, str]", *, config: str = "",
             return
         for warning in request.warnings:
             log.warn(warning)
-        check_mode(policy)
+        if not legacy:
+            check_mode(policy)
         try:
             inject_request(state, spec, request, policy, environ, log)
         except Exception as error:
@@ -197,9 +211,10 @@ class Log:
     A log that cannot be written never stops a container; it says so once on standard error.
     """
 
-    def __init__(self, path: str, *, echo: bool) -> None:
+    def __init__(self, path: str, *, echo: bool, title: str = "prestart") -> None:
         """Open the file for appending, unless there is none to write."""
         self._echo = echo
+        self._title = title
         self._descriptor = -1
         if path and path != "/dev/null":
             try:
@@ -209,7 +224,7 @@ class Log:
 
     def __enter__(self) -> "Self":
         """Start with the process, so that lines of several containers can be told apart."""
-        self.write("prestart")
+        self.write(self._title)
         return self
 
     def __exit__(self, *_: object) -> None:

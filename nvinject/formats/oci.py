@@ -67,9 +67,18 @@ def parse_state(data: bytes) -> State:
 
 def parse_spec(data: bytes, path: str) -> Spec:
     """Return what a config.json says; `path` is for messages. Raises InputError."""
+    return read_document(load_document(data, path), path)
+
+
+def load_document(data: bytes, path: str) -> "dict[str, Any]":
+    """Return a config.json as plain values; raises InputError unless it is a JSON object."""
     if not data.strip():
         raise InputError(f"{path} is empty", _SPEC_HINT)
-    document = _load_object(data, path, _SPEC_HINT)
+    return _load_object(data, path, _SPEC_HINT)
+
+
+def read_document(document: "dict[str, Any]", path: str) -> Spec:
+    """Return what the values of a config.json say; raises InputError."""
     version = _required(document, "ociVersion", str, "a string", path)
     process = _required(document, "process", dict, "an object", path)
     root = _required(document, "root", dict, "an object", path)
@@ -84,6 +93,35 @@ def parse_spec(data: bytes, path: str) -> Spec:
         root_readonly=root.get("readonly") is True,
         uid_mappings=isinstance(linux, dict) and bool(linux.get("uidMappings")),
     )
+
+
+def read_leniently(document: "dict[str, Any]") -> Spec:
+    """Return what the values of a config.json say, without what is missing or malformed. Never raises.
+
+    For containers that are none of our business: whether their config.json is valid is for the runtime to say.
+    """
+    process, root = (_object(document.get(name)) for name in ("process", "root"))
+    environment, mounts = process.get("env"), document.get("mounts")
+    known = [mount for mount in (mounts if isinstance(mounts, list) else []) if isinstance(mount, dict)]
+    return Spec(
+        oci_version="",
+        environment=tuple(
+            entry for entry in (environment if isinstance(environment, list) else []) if isinstance(entry, str)
+        ),
+        mounts=tuple((str(mount.get("source") or ""), str(mount.get("destination") or "")) for mount in known),
+        privileged=_SYS_ADMIN in _bounding_set(process.get("capabilities")),
+        root_path=str(root.get("path") or ""),
+    )
+
+
+def read_annotations(document: "dict[str, Any]") -> tuple[tuple[str, str], ...]:
+    """Return the container's annotations; those whose value is no text are left out."""
+    pairs = _object(document.get("annotations")).items()
+    return tuple((key, value) for key, value in pairs if isinstance(value, str))
+
+
+def _object(value: "Any") -> "dict[str, Any]":
+    return value if isinstance(value, dict) else {}
 
 
 def rootfs_path(spec: Spec, bundle: str) -> str:

@@ -1,0 +1,69 @@
+"""Links and loader cache put into a container's own file system before the container exists.
+
+Belongs here: doing these two operations below the root, with an inverse for each. Does not belong here: which of them
+are done here (oci.py), how they are done (operations.py, loadercache.py). No mount of the container is there yet and
+nothing of it runs, but the image is as hostile as ever: all paths are resolved below the root's descriptor.
+"""
+
+import os
+
+from nvinject.errors import ContainerError, NvinjectError
+from nvinject.linux import mounts
+from nvinject.render.journal import Journal
+from nvinject.render.operations import Executor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nvinject.core.plan import Operation
+
+
+class _RootfsExecutor(Executor):
+    """An executor that gives what it makes to the owner of the folder it lies in: the container's root."""
+
+    def _journal_file(self, parent_fd: int, name: str, path: str) -> None:
+        super()._journal_file(parent_fd, name, path)
+        _give_away(parent_fd, name)
+
+    def _replace_by_link(self, parent_fd: int, name: str, target: str) -> None:
+        super()._replace_by_link(parent_fd, name, target)
+        _give_away(parent_fd, name)
+
+    def _journal_directory(self, parent_fd: int, name: str, path: str) -> None:
+        super()._journal_directory(parent_fd, name, path)
+        _give_away(parent_fd, name)
+
+
+def _give_away(parent_fd: int, name: str) -> None:
+    parent = os.fstat(parent_fd)
+    made = os.stat(name, dir_fd=parent_fd, follow_symlinks=False)
+    if (made.st_uid, made.st_gid) != (parent.st_uid, parent.st_gid):
+        os.chown(name, parent.st_uid, parent.st_gid, dir_fd=parent_fd, follow_symlinks=False)
+
+
+def write_rootfs(operations: "tuple[Operation, ...]", root_fd: int, log: "Callable[[str], None]") -> Journal:
+    """Do all operations below the root; returns the journal that can undo them.
+
+    Raises ContainerError that names operation and cause, with everything undone.
+    """
+    journal = Journal()
+    descriptors_fd = mounts.open_descriptors()
+    executor = _RootfsExecutor(root_fd, journal, None, descriptors_fd=descriptors_fd, modern=True)  # type: ignore[arg-type]
+    try:
+        for operation in operations:
+            try:
+                log(f"{operation.describe()} [{operation.reason}]")
+                executor.execute(operation, None)
+            except (OSError, NvinjectError) as error:
+                raise _failure(operation, error, journal.undo()) from error
+    finally:
+        os.close(descriptors_fd)
+    return journal
+
+
+def _failure(operation: "Operation", error: "OSError | NvinjectError", problems: "tuple[str, ...]") -> ContainerError:
+    cause = error.message if isinstance(error, NvinjectError) else str(error.strerror)
+    left = f"; could not undo: {', '.join(problems)}" if problems else ""
+    hint = "set nvinject.write-rootfs = false in config.toml to have links and loader cache mounted instead"
+    return ContainerError(f"cannot apply {operation.describe()}: {cause}{left}", hint)
