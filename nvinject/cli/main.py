@@ -19,6 +19,7 @@ COMMANDS = (
     ("hook", "nvinject.cli.hook", "inject GPUs into a created container (called by runtimes)"),
     ("plan", "nvinject.cli.plan", "show what would be injected into a container, and why"),
     ("check", "nvinject.cli.check", "check an image's requirements against this host or given values"),
+    ("cdi", "nvinject.cli.cdi", "generate, list, explain, validate, inject and refresh CDI specs"),
     ("install", "nvinject.cli.install", "lay down the launcher and the names that engines look for"),
     ("completion", "nvinject.cli.completion", "print a completion script for bash, zsh or fish"),
 )

@@ -75,12 +75,15 @@ class Library(Record):
     """A shared library of the driver: its SONAME, its file with all links resolved, its word size.
 
     `is_module` tells that programs open it by its path (modules of the X server), not through the loader's search.
+    `plain_link` is what the host's link without version says (`libnvcuvid.so` -> `libnvcuvid.so.1`), looked for only
+    where the whole driver is asked for.
     """
 
     soname: str
     path: str
     bits: int = 64
     is_module: bool = False
+    plain_link: str = ""
 
 
 class HostFile(Record):

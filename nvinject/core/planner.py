@@ -230,6 +230,14 @@ def plan_library_links(
                     reason="the loader looks for the SONAME",
                 )
             )
+        if library.plain_link:
+            operations.append(
+                CreateSymlink(
+                    link=f"{directory}/{file.partition('.so')[0]}.so",
+                    target=library.plain_link,
+                    reason="the host has this link, for programs that ask for no version",
+                )
+            )
         operations += [
             CreateSymlink(
                 link=f"{directory}/{row.link}",

@@ -36,7 +36,7 @@ def complete_inventory(inventory: Inventory) -> Inventory:
         known = driver.libraries
         more = (*find_remaining_libraries(root, driver.version, known), *find_modules(root, driver.version, known))
         return inventory.replace(
-            driver=driver.replace(libraries=(*known, *more)),
+            driver=driver.replace(libraries=tuple(add_plain_link(root, library) for library in (*known, *more))),
             gpus=tuple(add_display(sys, dev, gpu) for gpu in inventory.gpus),
         )
 
@@ -58,6 +58,13 @@ def find_remaining_libraries(root: Root, version: str, known: tuple[Library, ...
                 if soname:
                     found[path] = Library(soname=soname, path=path, bits=bits)
     return tuple(found.values())
+
+
+def add_plain_link(root: Root, library: Library) -> Library:
+    """Return the library with what the link without version beside it says, if that leads to it."""
+    folder, _, file = library.path.rpartition("/")
+    text = root.read_link(f"{folder}/{library_prefix(file)}")
+    return library.replace(plain_link=text) if text in {library.soname, file} and text else library
 
 
 def _library_folders(known: tuple[Library, ...]) -> dict[str, int]:

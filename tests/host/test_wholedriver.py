@@ -29,6 +29,8 @@ def add_extras(tree: HostTree) -> None:
         tree.write(name, build_elf(soname=soname, bits=64, machine=62))
     tree.write(f"{LIBRARY_DIRECTORY}/libnvidia-text.so.{VERSION}", "no library")
     tree.link(f"{LIBRARY_DIRECTORY}/libnvidia-egl-gbm.so.1", "libnvidia-egl-gbm.so.1.1.2")
+    tree.link(f"{LIBRARY_DIRECTORY}/libnvidia-ml.so", "libnvidia-ml.so.1")
+    tree.link(f"{LIBRARY_DIRECTORY}/libnvidia-cfg.so", "/opt/other/libnvidia-cfg.so")
 
 
 def test_the_rest_is_found_beside_the_known(tree: HostTree) -> None:
@@ -51,6 +53,8 @@ def test_the_rest_is_found_beside_the_known(tree: HostTree) -> None:
         ("nvidia_drv.so", True),
         ("libglxserver_nvidia.so", True),
     ]
+    links = {library.soname: library.plain_link for library in whole.driver.libraries if library.plain_link}
+    assert links == {"libnvidia-ml.so.1": "libnvidia-ml.so.1"}
 
 
 def test_display_nodes_belong_to_their_gpu(tree: HostTree) -> None:

@@ -1,0 +1,416 @@
+"""nvinject cdi generate: what this host offers, written as CDI specs.
+
+Belongs here: from options to a spec, mode by mode, and where it is written. Does not belong here: what a device brings
+(nvinject.core.planner) and how that looks in a spec (nvinject.render.cdi). `refresh` and `watch` make the same spec.
+"""
+
+import os
+import sys
+
+from nvinject.cli.cdioptions import GENERATE_OPTIONS, MODES, STAMPS, inform, read_options, warn
+from nvinject.core import catalog, naming, planner
+from nvinject.core.model import UNKNOWN_IMAGE, DeviceNode, Inventory
+from nvinject.core.plan import Operation, Plan
+from nvinject.core.policy import DRIVER_CAPABILITIES, Policy
+from nvinject.core.request import ContainerRequest
+from nvinject.errors import HostError, UsageError
+from nvinject.formats import cdi
+from nvinject.record import Record
+from nvinject.render.cdi import (
+    DISABLE_DEVICE_NODE_MODIFICATION,
+    UPDATE_APPLICATION_PROFILE,
+    DevicePlan,
+    HookSettings,
+    make_spec,
+)
+from nvinject.render.specfile import (
+    Stamp,
+    format_document,
+    format_of,
+    stamp_annotations,
+    with_extension,
+    write_files,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping
+    from typing import Any
+
+HOOK_PROGRAMS = ("nvidia-cdi-hook", "nvinject")
+NEEDS_SUBCOMMAND = ("nvidia-ctk", "nvinject")
+KNOWN_FLAGS = ("no-additional-gids-for-device-nodes", "disable-ipc-discoverer")
+REFUSED_MODES = {
+    "csv": "Tegra systems are described by CSV files, which nvinject does not read yet",
+    "wsl": "Windows Subsystem for Linux has a driver store of its own, which nvinject does not know yet",
+}
+EMPTY_DEVICE = ("NVCT_EMPTY_DEVICE=",)
+VENDOR = "nvidia.com"
+# Kinds where none is given: another one for each mode, so that no two of them have devices of the same name.
+KINDS = {
+    "nvml": (VENDOR, "gpu"),
+    "management": ("management.nvidia.com", "gpu"),
+    "imex": (VENDOR, "imex-channel"),
+    **{row.name: (VENDOR, row.device_class) for row in catalog.NODE_SETS},
+}
+# The last version that engines of 2022 (podman 4.3, containerd 1.6) read.
+WIDELY_READ = "0.5.0"
+
+
+class Settings(Record):
+    """Everything that a spec depends on besides the host."""
+
+    policy: Policy
+    mode: str
+    kind: str
+    hooks: HookSettings
+    device_ids: tuple[str, ...] = ("all",)
+    strategies: tuple[str, ...] = naming.DEFAULT_STRATEGIES
+    capabilities: tuple[str, ...] = ()
+    search_path: str = ""
+    all_device: bool = True
+    additional_groups: bool = True
+    sockets: bool = True
+    stamp: str = "comment"
+
+
+class Generated(Record):
+    """A spec, what it was made from, and what is worth telling about it."""
+
+    spec: cdi.Spec
+    stamp: Stamp
+    notes: tuple[str, ...] = ()
+
+
+class Target(Record):
+    """Where a spec goes: `output` is a file, a directory with `per_device`, or "" for standard output."""
+
+    output: str
+    form: str
+    per_device: bool = False
+
+
+def main(parsed: "argparse.Namespace") -> int:
+    """Generate, write and tell; returns 0 or raises an NvinjectError."""
+    options = read_options(parsed, GENERATE_OPTIONS, os.environ)
+    settings, target = read_settings(options, os.environ), read_target(options)
+    generated = generate(settings)
+    for note in generated.notes:
+        inform(f"note: {note}")
+    documents = format_documents(generated, settings, target)
+    if target.output:
+        write_files(documents)
+    else:
+        sys.stdout.write("".join(text for _, text in documents))
+    for path, _ in documents:
+        inform(f"generated CDI spec with version {generated.spec.version}{f': {path}' if path else ''}")
+    return 0
+
+
+def read_target(options: "Mapping[str, Any]") -> Target:
+    """Return where the spec goes; raises UsageError for one file a device without a directory."""
+    output = options["output"]
+    if options["per_device"] and not output:
+        raise UsageError("--per-device needs a directory", "name it with --output")
+    return Target(output=output, form=format_of(output, options["format"]), per_device=options["per_device"])
+
+
+def read_settings(options: "Mapping[str, Any]", environ: "Mapping[str, str]") -> Settings:
+    """Return the settings that options mean; raises UsageError and ConfigurationError."""
+    from nvinject.cli.discovery import search_path
+
+    policy = read_policy(options, environ)
+    mode = options["mode"].lower()
+    if mode not in MODES:
+        raise UsageError(f"invalid discovery mode: {options['mode']}", f"use one of {', '.join(MODES)}")
+    mode = resolve_mode(mode, policy)
+    flags = options["feature_flag"]
+    for name in options["device_name_strategy"]:
+        if name not in naming.STRATEGIES:
+            raise UsageError(f"invalid device name strategy: {name}", f"use some of {', '.join(naming.STRATEGIES)}")
+    if options["stamp"] not in STAMPS:
+        raise UsageError(f"invalid --stamp: {options['stamp']}", f"use one of {', '.join(STAMPS)}")
+    warn_about_ignored(options, flags)
+    ids = options["device_id"]
+    return Settings(
+        policy=policy,
+        mode=mode,
+        kind=read_kind(mode, options["vendor"], options["class"]),
+        hooks=read_hooks(options, mode, environ),
+        device_ids=ids,
+        strategies=options["device_name_strategy"],
+        capabilities=read_capabilities(options["capability"], mode),
+        search_path=search_path(environ),
+        all_device=not options["no_all_device"] and "none" not in ids,
+        additional_groups=not (
+            policy.features.no_additional_gids_for_device_nodes or "no-additional-gids-for-device-nodes" in flags
+        ),
+        sockets="disable-ipc-discoverer" not in flags,
+        stamp=options["stamp"],
+    )
+
+
+def read_policy(options: "Mapping[str, Any]", environ: "Mapping[str, str]") -> Policy:
+    """Return the node's policy with the roots that options name."""
+    from nvinject.config import find_config, load_policy
+
+    policy, warnings = load_policy(options["config"], True) if options["config"] else load_policy(*find_config(environ))  # noqa: FBT003
+    for warning in warnings:
+        warn(warning)
+    roots = policy.roots
+    if options["driver_root"]:
+        # The original looks for nodes below the driver root too, unless told otherwise.
+        roots = roots.replace(driver=os.path.abspath(options["driver_root"]), dev="")
+    if options["dev_root"]:
+        roots = roots.replace(dev=os.path.abspath(options["dev_root"]))
+    return policy.replace(roots=roots)
+
+
+def resolve_mode(mode: str, policy: Policy) -> str:
+    """Return the mode that is meant; raises UsageError for one that is not there yet."""
+    if mode == "auto":
+        mode = "nvml"
+        if not os.path.exists(f"{policy.roots.proc}/driver/nvidia/version"):
+            # Both also run the nvidia module on some machines; then they are like any other.
+            dxg = os.path.join(policy.roots.dev or policy.roots.driver, "dev/dxg")
+            tegra = os.path.join(policy.roots.driver, "etc/nv_tegra_release")
+            mode = "wsl" if os.path.exists(dxg) else "csv" if os.path.exists(tegra) else mode
+    if mode in REFUSED_MODES:
+        raise UsageError(f"mode {mode} is not supported: {REFUSED_MODES[mode]}", "use another --mode")
+    return mode
+
+
+def read_kind(mode: str, vendor: str, device_class: str) -> str:
+    """Return vendor/class: as given, else as is usual for the mode; raises UsageError for names that cannot be."""
+    default_vendor, default_class = KINDS[mode]
+    parts = (vendor or default_vendor, device_class or default_class)
+    for part, checker, what in zip(parts, (cdi.check_vendor, cdi.check_class), ("vendor", "class"), strict=True):
+        try:
+            checker(part)
+        except cdi.CdiError as error:
+            raise UsageError(f"invalid CDI {what} name: {error.reason}", "use letters, digits, - and .") from None
+    return "/".join(parts)
+
+
+def read_hooks(options: "Mapping[str, Any]", mode: str, environ: "Mapping[str, str]") -> HookSettings:
+    """Return the program that runs as hook and which hooks are wanted."""
+    enabled, disabled = frozenset(options["enable_hook"]), frozenset(options["disable_hook"])
+    if "all" in enabled:
+        raise UsageError("enabling all hooks is not supported", "name the hooks")
+    if mode == "management":
+        # Such containers make device nodes, and draw nothing.
+        disabled |= {DISABLE_DEVICE_NODE_MODIFICATION, UPDATE_APPLICATION_PROFILE}
+        enabled -= {DISABLE_DEVICE_NODE_MODIFICATION, UPDATE_APPLICATION_PROFILE}
+    path = find_hook_program(options["nvidia_cdi_hook_path"], environ)
+    name = os.path.basename(path)
+    return HookSettings(
+        path=path,
+        words=(name, "hook") if name in NEEDS_SUBCOMMAND else (name,),
+        disabled=disabled,
+        enabled=enabled,
+        ldconfig_path=options["ldconfig_path"],
+    )
+
+
+def find_hook_program(given: str, environ: "Mapping[str, str]") -> str:
+    """Return the absolute path of the program that runs as hook ("" where there is none).
+
+    A path that is given is taken as it is, since it may lie elsewhere when containers start. Raises UsageError for a
+    relative one: a runtime would look for it in the container's root file system.
+    """
+    if "/" in given:
+        if not given.startswith("/"):
+            raise UsageError(f"the hook's path {given} is relative", "give an absolute path")
+        return given
+    directories = [entry for entry in environ.get("PATH", "").split(":") if entry.startswith("/")]
+    for name in (given,) if given else HOOK_PROGRAMS:
+        for directory in (*directories, "/usr/bin", "/usr/local/bin"):
+            path = os.path.join(directory, name)
+            if os.access(path, os.X_OK) and not os.path.isdir(path):
+                return path
+    if given:
+        raise UsageError(f"the hook {given} is not on PATH", "give its absolute path")
+    return ""
+
+
+def read_capabilities(given: tuple[str, ...], mode: str) -> tuple[str, ...]:
+    """Return the driver capabilities whose files a spec has: those given, else the whole driver."""
+    unknown = [name for name in given if name not in DRIVER_CAPABILITIES]
+    if unknown:
+        raise UsageError(f"unknown driver capability: {unknown[0]}", f"use some of {', '.join(DRIVER_CAPABILITIES)}")
+    if given:
+        return tuple(sorted(given))
+    left_out = {"compat32", "graphics", "display"} if mode == "management" else {"compat32"}
+    return (*(name for name in DRIVER_CAPABILITIES if name not in left_out), catalog.WHOLE_DRIVER)
+
+
+def warn_about_ignored(options: "Mapping[str, Any]", flags: tuple[str, ...]) -> None:
+    """Tell which options of the original have no effect here."""
+    for name in ("library_search_path", "config_search_path"):
+        if options[name]:
+            warn(f"--{name.replace('_', '-')} is ignored: the driver root's own directories are searched")
+    for flag in flags:
+        if flag not in KNOWN_FLAGS:
+            warn(f"feature flag {flag} is ignored; known are {', '.join(KNOWN_FLAGS)}")
+
+
+def generate(settings: Settings) -> Generated:
+    """Return the spec for this host; raises HostError, RequestError."""
+    if settings.mode == "nvml":
+        generated = generate_gpus(settings)
+    elif settings.mode == "management":
+        generated = generate_management(settings)
+    else:
+        generated = generate_nodes(settings)
+    needs_hooks = any(edits.hooks for _, edits in generated.spec.every_edits())
+    if needs_hooks and not settings.hooks.path:
+        raise HostError(
+            f"the spec needs hooks, but neither {' nor '.join(HOOK_PROGRAMS)} is on PATH",
+            "run nvinject install, or name the program with --nvidia-cdi-hook-path",
+        )
+    if needs_hooks and not os.access(settings.hooks.path, os.X_OK):
+        note = f"the hook {settings.hooks.path} is no program here; where it is missing, containers will not start"
+        generated = generated.replace(notes=(*generated.notes, note))
+    needed = cdi.needed_version(generated.spec)
+    if cdi.VERSIONS.index(needed[0]) > cdi.VERSIONS.index(WIDELY_READ):
+        note = f"CDI version {needed[0]} is needed for {needed[1]}; engines of 2022 read up to {WIDELY_READ}"
+        return generated.replace(notes=(*generated.notes, note))
+    return generated
+
+
+def generate_gpus(settings: Settings) -> Generated:
+    """Return the spec of GPUs and their slices."""
+    inventory = find_inventory(settings, nvml=False)
+    ids = tuple(name for name in settings.device_ids if name != "none") or ("none",)
+    needs = planner.needs_nvml(ContainerRequest(devices=ids, capabilities=()))
+    offered = () if needs or ids == ("none",) else naming.offers(ids, inventory.gpus)
+    if needs or naming.needs_nvml(offered, settings.strategies):
+        inventory = find_inventory(settings, nvml=True)
+        offered = naming.offers(ids, inventory.gpus)
+    devices = [
+        DevicePlan(name=name, plan=plan_for(inventory, settings, (offer.token,)))
+        for offer in offered
+        for name in naming.names(offer, settings.strategies)
+    ]
+    common = plan_for(inventory, settings, ("none",))
+    if "none" in settings.device_ids:
+        devices.append(DevicePlan(name="none", plan=common, environment=EMPTY_DEVICE))
+    if not devices:
+        raise HostError("there is no GPU to write a spec for", "look for NVRM in dmesg, and run nvidia-smi")
+    return finish(settings, common, tuple(devices), stamp_of(inventory), common.notes)
+
+
+def find_inventory(settings: Settings, *, nvml: bool) -> Inventory:
+    """Return what this host has, as far as the settings want it."""
+    from nvinject.host.inventory import discover
+    from nvinject.host.wholedriver import complete_inventory
+
+    inventory = discover(
+        settings.policy,
+        settings.capabilities,
+        environ_path=settings.search_path,
+        nvml=nvml,
+        mps_directory=os.environ.get("CUDA_MPS_PIPE_DIRECTORY", ""),
+    )
+    if catalog.WHOLE_DRIVER in settings.capabilities:
+        inventory = complete_inventory(inventory)
+    return inventory if settings.sockets else inventory.replace(driver=inventory.driver.replace(sockets=()))
+
+
+def plan_for(inventory: Inventory, settings: Settings, tokens: tuple[str, ...]) -> Plan:
+    """Return the plan for a container that nobody knows yet and that gets some devices."""
+    request = ContainerRequest(devices=tokens, capabilities=settings.capabilities)
+    return planner.plan(inventory, request, settings.policy, UNKNOWN_IMAGE)
+
+
+def stamp_of(inventory: Inventory) -> Stamp:
+    """Return what a spec of this inventory was made from."""
+    devices: list[str] = []
+    for gpu in inventory.gpus:
+        devices.append(gpu.uuid or gpu.bus_id)
+        devices += [f"{gpu.bus_id}/{mig.gpu_instance}/{mig.compute_instance}" for mig in gpu.mig_devices]
+    return Stamp(driver_version=inventory.driver.version, devices=tuple(devices))
+
+
+def generate_management(settings: Settings) -> Generated:
+    """Return the spec for containers that manage the driver: one device that has every node."""
+    from nvinject.host.nodesets import find_management_nodes
+
+    inventory = find_inventory(settings, nvml=False)
+    nodes = find_management_nodes(inventory.roots)
+    common = plan_for(inventory, settings, ("none",))
+    plan = plan_of_nodes(settings, nodes, (), "management")
+    # Every node belongs to the one device, so none is common.
+    listed = {node.path for node in nodes}
+    rest = tuple(one for one in common.operations if getattr(one, "target", "") not in listed)
+    return finish(
+        settings,
+        common.replace(operations=rest),
+        (DevicePlan(name="all", plan=plan),),
+        stamp_of(inventory),
+        common.notes,
+    )
+
+
+def generate_nodes(settings: Settings) -> Generated:
+    """Return the spec of nodes that belong to no GPU."""
+    from nvinject.host.nodesets import find_channels, find_node_set
+
+    roots = settings.policy.roots
+    if settings.mode == "imex":
+        ids = tuple(name.removeprefix("channel") for name in settings.device_ids)
+        found = find_channels(roots, tuple(str(int(name)) if name.isdecimal() else name for name in ids))
+        plans = [
+            DevicePlan(name=node.path.rpartition("channel")[2], plan=plan_of_nodes(settings, (node,), (), "IMEX"))
+            for node in found.nodes
+        ]
+    else:
+        row = next(row for row in catalog.NODE_SETS if row.name == settings.mode)
+        found = find_node_set(roots, row)
+        plans = [DevicePlan(name="all", plan=plan_of_nodes(settings, found.nodes, found.files, row.reason))]
+    stamp = Stamp(driver_version="", devices=tuple(node.path for node in found.nodes))
+    return finish(settings, Plan(operations=()), tuple(plans), stamp, ())
+
+
+def plan_of_nodes(settings: Settings, nodes: tuple[DeviceNode, ...], files: tuple[str, ...], reason: str) -> Plan:
+    """Return the plan that exposes nodes below the roots of the settings."""
+    from nvinject.host.inventory import device_root
+
+    roots = settings.policy.roots
+    operations: tuple[Operation, ...] = planner.plan_node_set(
+        roots.replace(dev=device_root(roots)), nodes, files, reason
+    )
+    return Plan(operations=operations)
+
+
+def finish(
+    settings: Settings, common: Plan, devices: tuple[DevicePlan, ...], stamp: Stamp, notes: tuple[str, ...]
+) -> Generated:
+    """Return the spec of plans."""
+    spec = make_spec(
+        settings.kind,
+        common,
+        devices,
+        settings.hooks,
+        all_device=settings.all_device,
+        additional_groups=settings.additional_groups,
+        annotations=stamp_annotations(stamp) if settings.stamp == "annotations" else (),
+    )
+    return Generated(spec=spec, stamp=stamp, notes=notes)
+
+
+def format_documents(generated: Generated, settings: Settings, target: Target) -> tuple[tuple[str, str], ...]:
+    """Return path and text of each file."""
+    stamp = generated.stamp if settings.stamp == "comment" else None
+    if not target.per_device:
+        path = with_extension(target.output, target.form) if target.output else ""
+        return ((path, format_document(generated.spec, target.form, stamp)),)
+    base = generated.spec.kind.replace("/", "-")
+    files = []
+    for device in generated.spec.devices:
+        alone = generated.spec.replace(devices=(device,))
+        alone = alone.replace(version=cdi.needed_version(alone)[0])
+        name = f"{base}_{device.name.replace(':', '_')}.{target.form}"
+        files.append((os.path.join(target.output, name), format_document(alone, target.form, stamp)))
+    return tuple(files)
