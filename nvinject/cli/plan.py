@@ -70,6 +70,8 @@ def make_plan(
     from nvinject.formats.oci import rootfs_path
     from nvinject.host.layout import observe_layout
 
+    if not os.path.exists(container):
+        raise InputError(f"{container} does not exist", "name a bundle folder or a config.json")
     document = os.path.abspath(os.path.join(container, "config.json") if os.path.isdir(container) else container)
     spec = read_spec(document)
     asked = ContainerSpec(environment=spec.environment, mounts=spec.mounts, privileged=spec.privileged)
