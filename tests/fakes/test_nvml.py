@@ -1,12 +1,14 @@
 """The library as its clients see it: NVIDIA's Python bindings, structure layouts, symbols, and what a node allows."""
 
+import _ctypes
+import contextlib
 import ctypes
 import json
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pynvml
@@ -198,15 +200,25 @@ def test_structures_have_nvidias_layout(layouts: dict[str, list[int]], name: str
     assert layouts[name] == [ctypes.sizeof(structure), *offsets]
 
 
+@contextlib.contextmanager
+def loaded(path: Path) -> Iterator[ctypes.CDLL]:
+    """Load a library for a while: one that stays would answer, by its SONAME, in the tests that come after."""
+    library = ctypes.CDLL(str(path))
+    try:
+        yield library
+    finally:
+        _ctypes.dlclose(library._handle)
+
+
 @pytest.mark.parametrize(("branch", "count"), [(470, 332), (535, 332), (550, 350), (570, 416)])
 def test_exports_the_symbols_of_the_branch(tmp_path: Path, branch: int, count: int) -> None:
     path = tmp_path / "libnvidia-ml.so.1"
     path.write_bytes(build.library(branch))
-    library = ctypes.CDLL(str(path))
     names = build.symbols(branch)
     assert len(names) == count
-    assert not [name for name in names if not hasattr(library, name)]
-    assert not [name for name in set(build.symbols(999)) - set(names) if hasattr(library, name)]
+    with loaded(path) as library:
+        assert not [name for name in names if not hasattr(library, name)]
+        assert not [name for name in set(build.symbols(999)) - set(names) if hasattr(library, name)]
 
 
 @pytest.mark.skipif(not shutil.which("objdump"), reason="objdump (binutils) is not installed")
@@ -223,11 +235,11 @@ def test_every_stub_refuses(tmp_path: Path) -> None:
     """Before initialisation every function answers "uninitialised" without touching its arguments."""
     path = tmp_path / "libnvidia-ml.so.1"
     path.write_bytes(image.render(declaration.load("two-h100")))
-    library = ctypes.CDLL(str(path))
     free = ("nvmlInit", "nvmlErrorString", "nvmlInternal", "nvmlSystemGetNVMLVersion", "nvmlSystemGetCudaDriverVersion")
-    for name in build.symbols(570):
-        if not name.startswith(free):
-            assert getattr(library, name)(None, None, None, None) == 1, name
+    with loaded(path) as library:
+        for name in build.symbols(570):
+            if not name.startswith(free):
+                assert getattr(library, name)(None, None, None, None) == 1, name
 
 
 def test_facts_survive_rendering_and_updates(tmp_path: Path) -> None:
