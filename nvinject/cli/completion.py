@@ -56,6 +56,10 @@ def find_words() -> "dict[str, tuple[str, list[str]]]":
         command = __import__(module, fromlist=["main"])
         if name == "hook":
             following = [*hook.WORKING_STAGES, *hook.IDLE_STAGES, "-config", "-debug"]
+        elif name == "runtime":
+            following = ["--as", "--low-level", "--help"]
+        elif name == "create-container":
+            following = ["--help"]
         elif name == "completion":
             following = ["bash", "zsh", "fish"]
         else:

@@ -1,11 +1,12 @@
 """The command line: finds the command, runs it, turns errors into one line and an exit code.
 
 Belongs here: the list of commands and the way out. Does not belong here: what a command does (its own module, imported
-only when chosen). The hook comes through here too, so nothing that costs start-up time is imported.
+only when chosen). The hook comes through here too, so nothing that costs start-up time is imported, os included.
 """
 
-import os
+import posix
 import sys
+from posix import _exit
 
 from nvinject.errors import NvinjectError, UsageError
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 # name, module, what it does; the module has main(arguments) -> exit code
 COMMANDS = (
     ("hook", "nvinject.cli.hook", "inject GPUs into a created container (called by runtimes)"),
+    ("runtime", "nvinject.cli.runtime", "stand in front of runc or crun and edit what containers are made of"),
+    ("create-container", "nvinject.cli.createcontainer", "do what config.json cannot say (called by runtimes)"),
     ("plan", "nvinject.cli.plan", "show what would be injected into a container, and why"),
     ("check", "nvinject.cli.check", "check an image's requirements against this host or given values"),
     ("cdi", "nvinject.cli.cdi", "generate, list, explain, validate, inject and refresh CDI specs"),
@@ -28,6 +31,9 @@ COMMANDS = (
 NAMES = {
     "nvidia-container-runtime-hook": ("hook",),
     "nvidia-container-toolkit": ("hook",),
+    "nvidia-container-runtime": ("runtime", "--as", "nvidia-container-runtime", "--"),
+    "nvidia-container-runtime.cdi": ("runtime", "--as", "nvidia-container-runtime.cdi", "--"),
+    "nvidia-container-runtime.legacy": ("runtime", "--as", "nvidia-container-runtime.legacy", "--"),
 }
 
 EPILOG = """\
@@ -49,7 +55,7 @@ INTERNAL_ERROR = 70  # EX_SOFTWARE of sysexits.h
 def usage() -> str:
     """Return the help text of the command line as a whole."""
     lines = ["usage: nvinject COMMAND [ARGUMENT ...]", "", "Puts NVIDIA GPUs into Linux containers.", "", "commands:"]
-    lines += [f"  {name:<11} {words}" for name, _, words in COMMANDS]
+    lines += [f"  {name:<16} {words}" for name, _, words in COMMANDS]
     lines += ["", "nvinject COMMAND --help tells more; nvinject --version prints the version.", "", EPILOG]
     return "\n".join(lines)
 
@@ -64,12 +70,12 @@ def main(arguments: "Sequence[str]", name: str = "nvinject") -> int:
         return error.exit_code
     except BrokenPipeError:
         # Whoever read our output has gone; Python would complain again while it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        posix.dup2(posix.open("/dev/null", posix.O_WRONLY), 1)
         return 1
     except KeyboardInterrupt:
         return 130
     except Exception as error:  # the last line of defence: no traceback reaches a container's log
-        if os.environ.get("NVINJECT_DEBUG"):
+        if posix.environ.get(b"NVINJECT_DEBUG"):
             raise
         complain(
             f"internal error: {type(error).__name__}: {error}".replace("\n", " ")
@@ -104,8 +110,8 @@ def complain(message: str) -> None:
 
 def run() -> "NoReturn":
     """Run as a program: the console script, `python -m nvinject` and the installed launcher end here."""
-    code = main(sys.argv[1:], os.path.basename(sys.argv[0]))
+    code = main(sys.argv[1:], sys.argv[0].rpartition("/")[2])
     sys.stdout.flush()
     sys.stderr.flush()
     # Skips the interpreter's tear-down: 1.5 ms of every container start, and nothing of ours waits for it.
-    os._exit(code)
+    _exit(code)

@@ -59,17 +59,21 @@ def update(root_fd: int, operation: "UpdateLoaderCache", *, machine: str = "") -
     `machine` is as uname(2) names it, by default this machine's. Returns what has to be committed or undone. Raises
     ContainerError, with nothing changed. An image's cache that cannot be understood is built anew.
     """
-    if operation.musl_path_file:
-        path = operation.musl_path_file
-        content = musl_path(read_regular(root_fd, path, MAXIMUM_PATH_FILE_SIZE), operation)
-    else:
-        path = CACHE
-        content = build_cache(root_fd, operation, machine or os.uname().machine)
+    path = operation.musl_path_file or CACHE
+    content = compute(root_fd, operation, machine=machine)
     try:
         return replace_file(root_fd, path, content, CACHE_MODE)
     except OSError as error:
         hint = "the container's root file system must be writable while it is created, and /etc a directory"
         raise ContainerError(f"cannot write {path} of the container: {error.strerror}", hint) from error
+
+
+def compute(root_fd: int, operation: "UpdateLoaderCache", *, machine: str = "") -> bytes:
+    """Return what `update` would write, without changing anything."""
+    if operation.musl_path_file:
+        existing = read_regular(root_fd, operation.musl_path_file, MAXIMUM_PATH_FILE_SIZE)
+        return musl_path(existing, operation)
+    return build_cache(root_fd, operation, machine or os.uname().machine)
 
 
 def musl_path(existing: bytes | None, operation: "UpdateLoaderCache") -> bytes:

@@ -180,7 +180,7 @@ def _work_and_exit(operations: "tuple[Operation, ...]", container: Container, wr
         os.write(writing, line + b"\n")
 
     try:
-        _Work(operations, container, report).run()
+        Work(operations, container, report).run()
     except NvinjectError as error:
         report("failure", error.message, error.hint)
     except BaseException as error:  # noqa: BLE001 # the parent tells it; here nothing may print a traceback
@@ -189,7 +189,7 @@ def _work_and_exit(operations: "tuple[Operation, ...]", container: Container, wr
         os._exit(0)
 
 
-class _Work:
+class Work:
     """What the child does: sources, entering, operations, and undoing them all when one fails."""
 
     def __init__(self, operations: "tuple[Operation, ...]", container: Container, report: "Report") -> None:
@@ -242,7 +242,7 @@ class _Work:
                 f"cannot enter the namespaces of process {self._container.pid}: {error.strerror}",
                 _HINTS.get(error.errno or 0, "the process must be that of a created container"),
             ) from error
-        _forbid_imports()
+        forbid_imports()
 
 
 def _try_to_clone(source: Source) -> bool:
@@ -270,7 +270,7 @@ def _enter(container: Container) -> None:
         os.close(mount_fd)
 
 
-def _forbid_imports() -> None:
+def forbid_imports() -> None:
     """From here on a module's path could lead into the image: only what is built into the interpreter may load."""
     sys.meta_path[:] = [
         finder for finder in sys.meta_path if getattr(finder, "__name__", "") in {"BuiltinImporter", "FrozenImporter"}

@@ -1,0 +1,280 @@
+"""The three ways in which the runtime shim serves a container: a plan, a registry's devices, the prestart hook.
+
+Belongs here: the steps of each way, and what is undone when one fails. Does not belong here: which way it is
+(core.mode), and the steps themselves. Requirements of the image hold in each of them.
+"""
+
+import os
+import stat
+import sys
+
+from nvinject.core.mode import plain_devices, qualify
+from nvinject.core.request import make_request, read_requirements
+from nvinject.core.sources import ContainerSpec
+from nvinject.errors import HostError, NvinjectError, RequestError
+from nvinject.formats.oci import rootfs_path
+from nvinject.render import bundle as bundles
+from nvinject.render import oci
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from nvinject.cli.ocicall import Call
+    from nvinject.cli.shimlog import ShimLog
+    from nvinject.core.model import Inventory
+    from nvinject.core.plan import Plan
+    from nvinject.core.policy import Policy
+    from nvinject.core.request import ContainerRequest
+    from nvinject.core.sources import Asked
+    from nvinject.formats.oci import Spec
+    from nvinject.render.rundirectory import RunDirectory
+
+HOOK_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+HOOK_NAME = "nvidia-container-runtime-hook"
+CONFIG_VARIABLES = ("NVIDIA_CTK_CONFIG_FILE_PATH", "XDG_CONFIG_HOME")
+_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+class Shim:
+    """One create: the container's document, and everything that was made for it."""
+
+    def __init__(
+        self,
+        call: "Call",
+        document: "dict[str, Any]",
+        spec: "Spec",
+        policy: "Policy",
+        log: "ShimLog",
+        *,
+        bundle: str,
+        low_level: str,
+    ) -> None:
+        """Keep what all ways need; nothing is done yet."""
+        self.call = call
+        self.document = document
+        self.spec = spec
+        self.policy = policy
+        self.log = log
+        self.bundle = bundle
+        self.low_level = low_level
+        self.asked = ContainerSpec(environment=spec.environment, mounts=spec.mounts, privileged=spec.privileged)
+        self.folder: RunDirectory | None = None
+
+    def restore(self, data: bytes) -> None:
+        """Put the engine's own config.json back and remove what was generated."""
+        bundles.replace_file(os.path.join(self.bundle, bundles.CONFIG), data)
+        self.forget()
+
+    def forget(self) -> None:
+        """Remove what was generated."""
+        if self.folder is not None:
+            self.folder.remove()
+            self.folder = None
+
+    # -- the prestart hook ---------------------------------------------------------------------------------------------
+
+    def use_hook(self) -> None:
+        """Leave the work to a prestart hook; one that the engine has put there gives way to it."""
+        oci.remove_hooks(self.document)
+        path, words = self.policy.hook_path, ["prestart"]
+        variables = [f"{name}={os.environ[name]}" for name in CONFIG_VARIABLES if os.environ.get(name)]
+        if not path.startswith("/"):
+            path, words = find_launcher(), ["hook", "-legacy", "prestart"]
+        oci.add_hook(self.document, "prestart", path, tuple(words), (HOOK_PATH, *variables))
+        bundles.write_config(self.bundle, self.document)
+
+    # -- the registry --------------------------------------------------------------------------------------------------
+
+    def use_registry(self, asked: "Asked") -> None:
+        """Apply the edits that the host's CDI specs have for the devices."""
+        from nvinject.host.registry import read_registry, resolve
+        from nvinject.render.injection import apply_edits, collect_edits
+
+        names = qualify(asked.devices, self.policy.cdi_default_kind)
+        definitions = resolve(read_registry(self.policy.cdi_spec_dirs), names)
+        self.check_requirements(names)
+        oci.remove_hooks(self.document)
+        apply_edits(self.document, collect_edits((one.file.path, one.spec, one.device) for one in definitions))
+        bundles.write_config(self.bundle, self.document)
+
+    def check_requirements(self, names: tuple[str, ...]) -> None:
+        """Raise RequirementError if the host does not satisfy the image; one that requires nothing needs no driver."""
+        requirements = read_requirements(self.asked, self.policy)
+        if not requirements:
+            return
+        from nvinject.cli.discovery import search_path
+        from nvinject.core.planner import NVML_ATTRIBUTES
+        from nvinject.core.requirements import check, collect_facts, needed_attributes
+        from nvinject.core.selection import select
+        from nvinject.host.inventory import discover
+
+        needed = needed_attributes(requirements)
+        inventory = discover(
+            self.policy, ("utility",), environ_path=search_path(os.environ), nvml=bool(needed & NVML_ATTRIBUTES)
+        )
+        try:
+            gpus = select(tuple(name.partition("=")[2] for name in names), inventory.gpus).gpus
+        except RequestError:
+            gpus = inventory.gpus  # names of a registry's own choosing: all GPUs have to satisfy the image
+        check(requirements, collect_facts(inventory.driver, gpus))
+
+    # -- a plan --------------------------------------------------------------------------------------------------------
+
+    def use_plan(self, asked: "Asked") -> None:
+        """Discover, plan, and write the plan into config.json."""
+        from nvinject.cli.discovery import discover_for
+
+        request = make_request(asked.replace(devices=plain_devices(asked.devices)), self.asked, self.policy)
+        for warning in request.warnings:
+            self.log.warn(warning)
+        inventory = discover_for(request, self.policy, os.environ)
+        root_fd = self.open_rootfs()
+        try:
+            plan = self.make_plan(inventory, request, root_fd)
+            try:
+                self.write(plan, inventory, root_fd)
+            except NvinjectError:
+                self.forget()
+                raise
+        finally:
+            if root_fd >= 0:
+                os.close(root_fd)
+
+    def open_rootfs(self) -> int:
+        """Open the root file system; -1 where it is not there yet, as with runtimes that mount it themselves."""
+        path = rootfs_path(self.spec, self.bundle)
+        try:
+            root_fd = os.open(path, _DIRECTORY)
+        except OSError as error:
+            self.log.write(f"the root file system {path} cannot be seen: {error.strerror}")
+            return -1
+        if os.listdir(f"/proc/self/fd/{root_fd}"):
+            return root_fd
+        self.log.write(f"the root file system {path} is not mounted yet")
+        os.close(root_fd)
+        return -1
+
+    def make_plan(self, inventory: "Inventory", request: "ContainerRequest", root_fd: int) -> "Plan":
+        """Return the plan for the image, or for any image where that cannot be seen."""
+        from nvinject.core import planner
+        from nvinject.core.model import ContainerLayout
+        from nvinject.host.layout import observe_layout
+
+        layout = observe_layout(root_fd) if root_fd >= 0 else ContainerLayout(library_directory="")
+        plan = planner.plan(inventory, request, self.policy, layout)
+        for note in plan.notes:
+            self.log.write(f"note: {note}")
+        return plan
+
+    def write(self, plan: "Plan", inventory: "Inventory", root_fd: int) -> None:
+        """Carry the plan out: generated files, the container's file system, config.json, in this order."""
+        from nvinject.core.plan import DecideCompat
+
+        operations = tuple(one for one in plan.operations if not isinstance(one, DecideCompat))
+        traits = oci.read_traits(self.document, nested=in_user_namespace(), write_rootfs=self.policy.write_rootfs)
+        division = oci.divide(plan.replace(operations=operations), traits, rootfs_known=root_fd >= 0)
+        for operation in division.dropped:
+            self.log.write(f"left out, the container cannot make device nodes: {operation.describe()}")
+        generated = oci.generate(division, self.make_cache(division, root_fd))
+        launcher = find_launcher() if division.hook else ""
+        oci.remove_hooks(self.document, launcher)
+        if generated or division.hook:
+            self.generate(generated, traits.label)
+        oci.write_plan(self.document, division, traits, self.folder.path if self.folder else "")
+        if division.hook:
+            self.add_hook(division, inventory, root_fd, launcher)
+        self.finish(division, root_fd)
+
+    def make_cache(self, division: oci.Division, root_fd: int) -> "bytes | None":
+        """Return the loader cache that has to be mounted, None if none has."""
+        from nvinject.core.plan import UpdateLoaderCache
+
+        for operation in division.document:
+            if isinstance(operation, UpdateLoaderCache):
+                from nvinject.render.loadercache import compute
+
+                return compute(root_fd, operation)
+        return None
+
+    def generate(self, files: "tuple[oci.GeneratedFile, ...]", label: str) -> None:
+        """Make the container's run directory and sweep those of containers that are gone."""
+        from nvinject.render.rundirectory import RunDirectory, choose_base, state_directory, sweep
+
+        base = choose_base(os.environ)
+        for name in sweep(base):
+            self.log.write(f"removed what was left of container {name}")
+        self.folder = RunDirectory(base, self.call.identifier)
+        self.folder.make(self.bundle, state_directory(self.low_level, self.call.root, self.call.identifier, os.environ))
+        self.folder.fill(files, label)
+
+    def add_hook(self, division: oci.Division, inventory: "Inventory", root_fd: int, launcher: str) -> None:
+        """Add the one hook, and leave in the run directory what it has to do."""
+        from nvinject.render.planfile import FILE, HookPlan, format_plan_file
+
+        assert self.folder is not None
+        status = os.fstat(root_fd) if root_fd >= 0 else None
+        plan = HookPlan(
+            operations=division.hook,
+            root=(status.st_dev, status.st_ino) if status is not None else (0, 0),
+            driver_version=inventory.driver.version,
+            compat_mode=self.policy.cuda_compat_mode,
+            debug=self.policy.runtime_debug,
+        )
+        self.folder.fill([oci.GeneratedFile(path=FILE, content=format_plan_file(plan), mode=0o644)], "")
+        words = (oci.HOOK_COMMAND, self.folder.path)
+        oci.add_hook(self.document, "createContainer", launcher, words, oci.HOOK_ENVIRONMENT)
+
+    def finish(self, division: oci.Division, root_fd: int) -> None:
+        """Change the container's file system and put config.json in place: both or neither."""
+        if self.folder is not None and self.call.command == "run" and not self.call.detached:
+            # The low-level runtime deletes such a container itself, without a call that we would see.
+            path = find_program("rm")
+            oci.add_hook(self.document, "poststop", path, ("-rf", "--", self.folder.path), (HOOK_PATH,))
+        if not division.rootfs:
+            bundles.write_config(self.bundle, self.document)
+            return
+        from nvinject.render.rootfs import write_rootfs
+
+        journal = write_rootfs(division.rootfs, root_fd, self.log.write)
+        try:
+            bundles.write_config(self.bundle, self.document)
+        except NvinjectError:
+            for problem in journal.undo():
+                self.log.warn(f"could not undo: {problem}")
+            raise
+        for problem in journal.commit():
+            self.log.warn(f"left behind in the container: {problem}")
+
+
+def in_user_namespace() -> bool:
+    """Tell whether this process is in a user namespace other than the first, where nodes cannot be made."""
+    from nvinject.host.nodes import in_initial_user_namespace
+
+    return not in_initial_user_namespace()
+
+
+def find_launcher() -> str:
+    """Return the launcher that runs us, which is the only safe way to start a hook; raises HostError without one."""
+    path = os.path.realpath(sys.argv[0])
+    try:
+        with open(path, "rb") as file:
+            head = file.read(512)
+        isolated = head.partition(b"\n")[0].endswith(b" -IS") and stat.S_IMODE(os.stat(path).st_mode) & 0o111
+    except OSError:
+        isolated = 0
+    if not isolated:
+        raise HostError(
+            f"{path} cannot be started as a hook: it is not the isolated launcher",
+            "run nvinject install --links and let the engine use PREFIX/bin/nvidia-container-runtime",
+        )
+    return path
+
+
+def find_program(name: str) -> str:
+    """Return the path of a program of the system; raises HostError."""
+    for directory in ("/usr/bin", "/bin", "/run/current-system/sw/bin"):
+        path = f"{directory}/{name}"
+        if os.access(path, os.X_OK):
+            return path
+    raise HostError(f"{name} is neither in /usr/bin nor in /bin", "use create and start instead of run")

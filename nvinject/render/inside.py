@@ -1,0 +1,68 @@
+"""Operations done by a process that is in the container's mount namespace already: a createContainer hook.
+
+Belongs here: knowing the root file system again, and doing the operations there. Does not belong here: single
+operations (operations.py) and which there are. Runtimes start such a hook before they change the root, so the host's
+files are still to be seen and sources are opened by their paths.
+"""
+
+import os
+
+from nvinject.errors import ContainerError
+from nvinject.render.namespaces import Container, Work, forbid_imports
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from nvinject.core.plan import Operation
+
+_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+def find_root(places: "Iterable[str]", identity: tuple[int, int]) -> int:
+    """Open the first place that is the root file system of that identity (device, inode); (0, 0) takes any directory.
+
+    Raises ContainerError. Places are the working directory and the paths that the runtime gives: with user namespaces
+    the bundle's path may be closed to this process.
+    """
+    tried = []
+    for place in places:
+        try:
+            found = os.open(place, _DIRECTORY)
+        except OSError as error:
+            tried.append(f"{place}: {error.strerror}")
+            continue
+        status = os.fstat(found)
+        if identity in {(0, 0), (status.st_dev, status.st_ino)}:
+            return found
+        os.close(found)
+        tried.append(f"{place}: another directory")
+    raise ContainerError(
+        f"cannot find the container's root file system ({', '.join(tried)})",
+        "the runtime must call the hook with the same root file system as the one it was created for",
+    )
+
+
+def apply_here(operations: "tuple[Operation, ...]", root_fd: int, log: "Callable[[str], None]") -> "tuple[str, ...]":
+    """Do all operations below the root or none; returns warnings. Raises ContainerError as render.namespaces does."""
+    proc_fd = os.open("/proc/self", _DIRECTORY)
+    warnings: list[str] = []
+
+    def report(kind: str, *words: str) -> None:
+        if kind == "log":
+            log(words[0])
+        elif kind == "warning":
+            warnings.append(words[0])
+
+    try:
+        _WorkHere(operations, Container(proc_fd=proc_fd, root_fd=root_fd, pid=os.getpid()), report).run()
+    finally:
+        os.close(proc_fd)
+    return tuple(warnings)
+
+
+class _WorkHere(Work):
+    """The same work, with no namespace to enter."""
+
+    def _enter(self) -> None:
+        forbid_imports()

@@ -1,0 +1,73 @@
+"""Operations as JSON: how the part of a plan that the createContainer hook does gets to the hook.
+
+Belongs here: Records to plain values and back, for those operations that the hook can get. Does not belong here: doing
+them (inside.py). The file is written by us in a folder of ours and read by us; nothing of it comes from a container.
+"""
+
+from nvinject.core.plan import BindFile, CreateSymlink, LoaderLibrary, MaskDirectory, Operation, UpdateLoaderCache
+from nvinject.errors import InputError
+from nvinject.formats.jsonio import JSONError, dumps, loads
+from nvinject.record import Record
+from nvinject.render.text import operation_values
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+FILE = "plan.json"
+_KINDS: "dict[str, type[Operation]]" = {
+    kind.__name__: kind for kind in (BindFile, CreateSymlink, MaskDirectory, UpdateLoaderCache)
+}
+
+
+class HookPlan(Record):
+    """What a hook has to do, and how it knows the root file system again.
+
+    `root` is (device, inode) of the root directory, (0, 0) where it was not there yet; then the image is looked at by
+    the hook, and `driver_version` and `compat_mode` tell how to choose among CUDA libraries. `debug` is the log file.
+    """
+
+    operations: tuple[Operation, ...]
+    root: tuple[int, int] = (0, 0)
+    driver_version: str = ""
+    compat_mode: str = ""
+    debug: str = ""
+
+
+def format_plan_file(plan: HookPlan) -> bytes:
+    """Return the file's content."""
+    values = {
+        "operations": [operation_values(operation) for operation in plan.operations],
+        "root": list(plan.root),
+        "driverVersion": plan.driver_version,
+        "compatMode": plan.compat_mode,
+        "debug": plan.debug,
+    }
+    return dumps(values).encode("ascii")
+
+
+def parse_plan_file(data: bytes, path: str) -> HookPlan:
+    """Return what a file holds; raises InputError."""
+    try:
+        values = loads(data)
+        device, inode = values["root"]
+        return HookPlan(
+            operations=tuple(_parse_operation(operation) for operation in values["operations"]),
+            root=(int(device), int(inode)),
+            driver_version=str(values["driverVersion"]),
+            compat_mode=str(values["compatMode"]),
+            debug=str(values["debug"]),
+        )
+    except (JSONError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path} is not what the runtime shim wrote: {error}", "create the container anew") from error
+
+
+def _parse_operation(values: "dict[str, Any]") -> Operation:
+    fields = {name: _tuples(value) for name, value in values.items() if name != "operation"}
+    if "libraries" in fields:
+        fields["libraries"] = tuple(LoaderLibrary(**library) for library in values["libraries"])
+    return _KINDS[values["operation"]](**fields)
+
+
+def _tuples(value: "Any") -> "Any":
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
