@@ -1,12 +1,16 @@
 """CUDA forward compatibility: whether an image's own driver libraries come before the host's.
 
-Belongs here: the choice, as a function of versions and configuration. Does not belong here: looking into the image
-(nvinject.host.layout) or the loader cache (nvinject.render.loadercache). Whatever is chosen, nothing of an image is ever
-mounted: the libraries stay where they are and only the loader's order changes (design.md, decision 4; CVE-2025-23359).
+Belongs here: the choice, as a function of versions, GPUs and configuration. Does not belong here: looking into the
+image (nvinject.host.layout) or the loader cache (nvinject.render.loadercache). Whatever is chosen, nothing of an image
+is ever mounted: the libraries stay where they are and only the loader's order changes (CVE-2025-23359).
 """
 
-from nvinject.core.version import parse_version
+from nvinject.core.model import CompatNote
+from nvinject.core.version import compare_versions, parse_version
 from nvinject.record import Record
+
+# cuInit fails with error 804 on these: forward compatibility is for data centre GPUs (CUDA Compatibility, section 4).
+UNSUPPORTED_MODELS = ("GeForce", "TITAN")
 
 
 class CompatChoice(Record):
@@ -16,20 +20,75 @@ class CompatChoice(Record):
     reason: str = ""
 
 
-def choose_compat(directory: str, version: str, driver_version: str, mode: str) -> CompatChoice:
+def choose_compat(
+    directory: str,
+    version: str,
+    driver_version: str,
+    mode: str,
+    *,
+    note: CompatNote | None = None,
+    cuda_version: str = "",
+    models: tuple[str, ...] = (),
+) -> CompatChoice:
     """Return whether libraries made for driver `version` shall win over the host's of `driver_version`.
 
-    `mode` is the configured cuda-compat-mode. Only a newer major branch counts: within one branch the host's own
-    libraries fit its kernel module by construction, and an older branch would take features away.
+    `mode` is the configured cuda-compat-mode, `note` what the libraries say of themselves, `cuda_version` the host's
+    where it is known, `models` the names of visible GPUs. Libraries without a note count if their branch is newer:
+    within one branch the host's own fit its kernel module by construction. A note names the branches of drivers that
+    its libraries run on, and then a newer version of the same branch counts too.
     """
     if not directory or not version:
         return CompatChoice()
-    if mode not in {"ldconfig", "mount"}:
-        return CompatChoice(reason=f"libraries in {directory} are not used: cuda-compat-mode is {mode!r}")
-    try:
-        newer = parse_version(version)[0] > parse_version(driver_version)[0]
-    except ValueError:
-        return CompatChoice(reason=f"libraries in {directory} are not used: version {version!r} cannot be compared")
-    if not newer:
+    refusal = _refusal(mode, models)
+    if refusal:
+        return CompatChoice(reason=f"libraries in {directory} are not used: {refusal}")
+    theirs, ours = _parse(version), _parse(driver_version)
+    if note is not None:
+        return _choose_by_note(directory, (theirs, ours), note, cuda_version)
+    if theirs is None or ours is None:
+        unknown = version if theirs is None else driver_version
+        return CompatChoice(reason=f"libraries in {directory} are not used: version {unknown!r} cannot be compared")
+    if theirs[0] <= ours[0]:
         return CompatChoice(reason=f"libraries in {directory} are for {version}, not newer than the driver's branch")
     return CompatChoice(directory=directory, reason=f"for driver {version}, newer than the host's {driver_version}")
+
+
+def _refusal(mode: str, models: tuple[str, ...]) -> str:
+    """Return why no libraries of any version are used, "" where they may be."""
+    if mode not in {"ldconfig", "mount"}:
+        return f"cuda-compat-mode is {mode!r}"
+    for model in models:
+        if any(name in model for name in UNSUPPORTED_MODELS):
+            return f"{model} does not support forward compatibility"
+    return ""
+
+
+def _choose_by_note(
+    directory: str,
+    versions: "tuple[tuple[int, ...] | None, tuple[int, ...] | None]",
+    note: CompatNote,
+    cuda_version: str,
+) -> CompatChoice:
+    theirs, ours = versions
+    if theirs is not None and ours is not None:
+        if ours[0] not in note.drivers:
+            known = ", ".join(str(driver) for driver in note.drivers) or "none"
+            return CompatChoice(reason=f"libraries in {directory} run on driver branches {known}, not on {ours[0]}")
+        if compare_versions(theirs, ours) <= 0:
+            return CompatChoice(reason=f"libraries in {directory} are not newer than the driver")
+        return CompatChoice(directory=directory, reason=f"newer than the driver, and made for its branch {ours[0]}")
+    brought, there = _parse(note.cuda_version), _parse(cuda_version)
+    if brought is None or there is None:
+        return CompatChoice(reason=f"libraries in {directory} are not used: no version can be compared")
+    if compare_versions(brought, there) <= 0:
+        return CompatChoice(
+            reason=f"libraries in {directory} bring CUDA {note.cuda_version}, the host has {cuda_version}"
+        )
+    return CompatChoice(directory=directory, reason=f"CUDA {note.cuda_version}, newer than the host's {cuda_version}")
+
+
+def _parse(version: str) -> "tuple[int, ...] | None":
+    try:
+        return parse_version(version)
+    except ValueError:
+        return None

@@ -137,13 +137,21 @@ class Inventory(Record):
     notes: tuple[str, ...] = ()
 
 
+class CompatNote(Record):
+    """What CUDA libraries of an image say of themselves: driver branches that they run on, CUDA version they bring."""
+
+    drivers: tuple[int, ...]
+    cuda_version: str = ""
+
+
 class ContainerLayout(Record):
     """What the image's file system says about where files belong.
 
     `library_directory` is empty where no image was looked at: libraries then lie where the host has them, and what
     depends on the image is left to the container's start (UNKNOWN_IMAGE). `library32_directory` is empty where the
     image has no place for 32-bit libraries. `compat_directory` holds the image's own CUDA forward compatibility
-    libraries, made for driver `compat_version` (both "" where there are none).
+    libraries, made for driver `compat_version` (both "" where there are none); `compat_note` is None for those that
+    say nothing of themselves.
     """
 
     library_directory: str
@@ -151,6 +159,7 @@ class ContainerLayout(Record):
     musl_path_file: str = ""
     compat_directory: str = ""
     compat_version: str = ""
+    compat_note: CompatNote | None = None
 
 
 UNKNOWN_IMAGE = ContainerLayout(library_directory="")

@@ -74,7 +74,7 @@ def plan(inventory: Inventory, request: ContainerRequest, policy: Policy, layout
         *plan_mig_management(inventory, request, selection),
         *plan_imex_channels(inventory, request),
     ]
-    cache, notes = plan_loader_cache(inventory, policy, layout, libraries)
+    cache, notes = plan_loader_cache(inventory, policy, layout, libraries, selection.gpus)
     return Plan(operations=without_repeats([*operations, *cache]), notes=(*inventory.notes, *notes))
 
 
@@ -428,6 +428,7 @@ def plan_loader_cache(
     policy: Policy,
     layout: ContainerLayout,
     libraries: tuple[Library, ...],
+    gpus: tuple[Gpu, ...],
 ) -> tuple[list[Operation], list[str]]:
     """Make the loader find the libraries, and the image's newer CUDA libraries before them."""
     placed = [(library, library_directory(layout, library)) for library in libraries if not library.is_module]
@@ -444,7 +445,13 @@ def plan_loader_cache(
     compat = choose_compat("", "", "", "")
     if any(library.soname.startswith("libcuda.so") for library in libraries):
         compat = choose_compat(
-            layout.compat_directory, layout.compat_version, inventory.driver.version, policy.cuda_compat_mode
+            layout.compat_directory,
+            layout.compat_version,
+            inventory.driver.version,
+            policy.cuda_compat_mode,
+            note=layout.compat_note,
+            cuda_version=inventory.driver.cuda_version or "",
+            models=tuple(gpu.model for gpu in gpus),
         )
     if compat.reason:
         notes.append(f"CUDA compatibility: {compat.reason}")

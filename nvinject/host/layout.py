@@ -8,7 +8,7 @@ as absent.
 import os
 import stat
 
-from nvinject.core.model import ContainerLayout
+from nvinject.core.model import CompatNote, ContainerLayout
 from nvinject.core.version import parse_version
 from nvinject.linux.inroot import open_in_root
 
@@ -23,21 +23,23 @@ _TRIPLETS = {
 }
 
 
-def observe_layout(root_fd: int, machine: str = "") -> ContainerLayout:
+def observe_layout(root_fd: int, machine: str = "", *, compat: str = COMPAT_DIRECTORY) -> ContainerLayout:
     """Return the layout of the image below an opened root directory; `machine` is this host's unless given.
 
-    The rules are the original's (driver-files.md, section 3).
+    `compat` is where CUDA compatibility libraries are looked for. The rules are the original's (driver-files.md,
+    section 3).
     """
     name = machine or os.uname().machine
     triplet, triplet32, musl = _TRIPLETS.get(name, ("", "", name))
     is_debian = bool(triplet) and _exists(root_fd, "/etc/debian_version")
-    compat_directory, compat_version = _find_compat(root_fd)
+    compat_directory, compat_version, compat_note = _find_compat(root_fd, compat)
     return ContainerLayout(
         library_directory=f"/usr/lib/{triplet}" if is_debian else "/usr/lib64",
         library32_directory=_debian32(triplet32) if is_debian else _other32(root_fd),
         musl_path_file=_musl_path_file(root_fd, musl),
         compat_directory=compat_directory,
         compat_version=compat_version,
+        compat_note=compat_note,
     )
 
 
@@ -61,22 +63,40 @@ def _musl_path_file(root_fd: int, machine: str) -> str:
     return ""
 
 
-def _find_compat(root_fd: int) -> tuple[str, str]:
-    """Return the link-free directory of the image's CUDA compatibility libraries and the newest driver they are for."""
+def _find_compat(root_fd: int, place: str) -> tuple[str, str, CompatNote | None]:
+    """Return the link-free directory of the image's CUDA libraries, the newest driver they are for, and their note."""
     try:
-        directory = open_in_root(root_fd, COMPAT_DIRECTORY, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        directory = open_in_root(root_fd, place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
-        return "", ""
+        return "", "", None
     try:
         names = [name for name in os.listdir(directory) if name.startswith(COMPAT_PREFIX)]
         versions = [name.removeprefix(COMPAT_PREFIX) for name in names if _is_file(directory, name)]
         path = _path_below(root_fd, directory)
+        usable = [version for version in versions if "." in version and _is_version(version)]
+        if not usable or not path:
+            return "", "", None
+        newest = max(usable, key=parse_version)
+        return path, newest, _read_note(directory, f"{COMPAT_PREFIX}{newest}")
     except OSError:
-        return "", ""
+        return "", "", None
     finally:
         os.close(directory)
-    usable = [version for version in versions if "." in version and _is_version(version)]
-    return (path, max(usable, key=parse_version)) if usable and path else ("", "")
+
+
+def _read_note(directory_fd: int, name: str) -> CompatNote | None:
+    """Return what a library says of itself; whoever swaps it for a link or a pipe meanwhile gets no note."""
+    from nvinject.formats.compatnote import read_forward_note  # few images have such libraries
+
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(name, flags, dir_fd=directory_fd)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        note = read_forward_note(lambda offset, size: os.pread(descriptor, size, offset))
+    finally:
+        os.close(descriptor)
+    return None if note is None else CompatNote(drivers=note.drivers, cuda_version=note.cuda_version)
 
 
 def _is_file(directory_fd: int, name: str) -> bool:
