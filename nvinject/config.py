@@ -1,12 +1,12 @@
 """config.toml: where it is, what its keys mean, and what is wrong with it.
 
 Belongs here: reading the original's config.toml into a Policy, with the original's keys and defaults and our own table
-[nvinject]. Does not belong here: what a setting leads to. A container that asks for no GPU must not depend on this
-file, so the one key that decides who asks, swarm-resource, can be had without parsing.
+[nvinject]. Does not belong here: what a setting leads to, and what is needed before the file is parsed (configfile.py).
 """
 
 import os
 
+from nvinject.configfile import CONFIG_VARIABLE, read_bytes, split_names
 from nvinject.core.policy import DRIVER_CAPABILITIES, Features, Policy, Roots
 from nvinject.errors import ConfigurationError, printable, quoted
 
@@ -14,9 +14,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
-
-CONFIG_VARIABLE = "NVIDIA_CTK_CONFIG_FILE_PATH"
-DEFAULT_CONFIG = "/etc/nvidia-container-runtime/config.toml"
 
 BOOLEAN = "a boolean (true or false)"
 INTEGER = "an integer"
@@ -73,18 +70,6 @@ KEYS = (
 )
 
 _COMPAT_MODES = ("ldconfig", "mount", "disabled", "hook")
-_SWARM_KEY = b"swarm-resource"
-
-
-def find_config(environ: "Mapping[str, str]") -> tuple[str, bool]:
-    """Return the path of config.toml and whether it must exist, which it must where it is named in the environment."""
-    named = environ.get(CONFIG_VARIABLE)
-    if named:
-        return named, True
-    home = environ.get("XDG_CONFIG_HOME")
-    if home:
-        return os.path.join(home, "nvidia-container-runtime/config.toml"), False
-    return DEFAULT_CONFIG, False
 
 
 def load_policy(path: str, required: bool) -> tuple[Policy, tuple[str, ...]]:  # noqa: FBT001  # find_config's answer
@@ -99,58 +84,10 @@ def load_policy(path: str, required: bool) -> tuple[Policy, tuple[str, ...]]:  #
     return _Reading(path, text).policy()
 
 
-def swarm_names_without_parsing(path: str) -> tuple[str, ...] | None:
-    """Return the names in swarm-resource, found without a TOML parser so that no other line of the file matters.
-
-    A file that is missing or unreadable has none. None means that the line is there, but that it takes a parser to
-    read it.
-    """
-    try:
-        data = _read_bytes(path)
-    except OSError:
-        return ()
-    if _SWARM_KEY not in data:
-        return ()
-    names: tuple[str, ...] | None = ()
-    in_table = found = False
-    for line in data.splitlines():
-        key, equals, value = line.strip().partition(b"=")
-        in_table = in_table or key.startswith(b"[")
-        if equals and _SWARM_KEY in key and not key.startswith(b"#"):
-            plain = not in_table and not found and key.strip().strip(b"\"'") == _SWARM_KEY
-            names = _split_plain_string(value.strip()) if plain else None
-            found = True
-    return names
-
-
-def _split_plain_string(text: bytes) -> tuple[str, ...] | None:
-    """Return the names in `"A,B"  # comment`; None for any other way to write a string."""
-    quote = text[:1]
-    if quote not in {b'"', b"'"}:
-        return None
-    value, closing, behind = text[1:].partition(quote)
-    behind = behind.strip()
-    if not closing or b"\\" in value or not value.isascii() or (behind and not behind.startswith(b"#")):
-        return None
-    return _split(value.decode())
-
-
-def _split(value: str) -> tuple[str, ...]:
-    return tuple(name for name in (part.strip() for part in value.split(",")) if name)
-
-
-def _read_bytes(path: str) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return b"".join(iter(lambda: os.read(descriptor, 1 << 16), b""))
-    finally:
-        os.close(descriptor)
-
-
 def _read_text(path: str, *, required: bool) -> str | None:
     """Return the content, or None where the file is missing and may be."""
     try:
-        return _read_bytes(path).decode()
+        return read_bytes(path).decode()
     except (FileNotFoundError, NotADirectoryError) as error:
         if not required:
             return None
@@ -199,7 +136,7 @@ class _Reading:
         """Turn the values of the file into those of Policy, and refuse what cannot be."""
         values = self.values
         if "swarm_resource" in values:
-            values["swarm_resource"] = _split(values["swarm_resource"])
+            values["swarm_resource"] = split_names(values["swarm_resource"])
         if "supported_driver_capabilities" in values:
             values["supported_driver_capabilities"] = self.capabilities(values["supported_driver_capabilities"])
         for field in ("roots.driver", "roots.dev", "roots.proc", "roots.sys"):
@@ -225,7 +162,7 @@ class _Reading:
 
     def capabilities(self, value: str) -> tuple[str, ...]:
         """Return the driver capabilities that containers may have."""
-        names = _split(value)
+        names = split_names(value)
         if "all" in names:
             return DRIVER_CAPABILITIES
         unknown = [name for name in names if name not in DRIVER_CAPABILITIES]

@@ -12,10 +12,9 @@ from nvinject.config import (
     KEYS,
     STRING,
     STRINGS,
-    find_config,
     load_policy,
-    swarm_names_without_parsing,
 )
+from nvinject.configfile import find_config, swarm_names_without_parsing
 from nvinject.core.policy import DRIVER_CAPABILITIES, Features, Policy, Roots
 from nvinject.errors import ConfigurationError
 

@@ -153,7 +153,8 @@ def read_settings(options: "Mapping[str, Any]", environ: "Mapping[str, str]") ->
 
 def read_policy(options: "Mapping[str, Any]", environ: "Mapping[str, str]") -> Policy:
     """Return the node's policy with the roots that options name."""
-    from nvinject.config import find_config, load_policy
+    from nvinject.config import load_policy
+    from nvinject.configfile import find_config
 
     policy, warnings = load_policy(options["config"], True) if options["config"] else load_policy(*find_config(environ))  # noqa: FBT003
     for warning in warnings:

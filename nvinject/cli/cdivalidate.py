@@ -46,7 +46,8 @@ def find_host_state(parsed: "argparse.Namespace") -> HostState:
     """Return what specs are compared with; a host whose driver is absent or broken has no version and no devices."""
     from nvinject.cli.cdigenerate import stamp_of
     from nvinject.cli.discovery import search_path
-    from nvinject.config import find_config, load_policy
+    from nvinject.config import load_policy
+    from nvinject.configfile import find_config
     from nvinject.host.inventory import discover
 
     options = read_options(parsed, (CONFIG,), os.environ)

@@ -79,7 +79,8 @@ def read_requirements(source: str, *, config: str) -> "tuple[tuple[str, str], ..
     if not looks_like_path:
         return (("requirement", source),)
     from nvinject.cli.settings import load_settings
-    from nvinject.core.request import ContainerSpec, read_requirements
+    from nvinject.core.request import read_requirements
+    from nvinject.core.sources import ContainerSpec
 
     environment = read_environment(source)
     policy, _ = load_settings(config)

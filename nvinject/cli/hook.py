@@ -1,26 +1,24 @@
 """nvinject hook: what a runtime calls while it creates a container.
 
-Belongs here: the order of the steps and the reading of files that only the hook reads. Does not belong here: any
-decision (core), any change of the container (render). A container that asks for no GPU leaves before configuration,
-driver or NVML are looked at (design.md, decision 7), and before their modules are imported.
+Belongs here: the command line, the container's description, and leaving early. Does not belong here: what is done for a
+container that asks for GPUs (injection.py). One that asks for none leaves before configuration, driver or NVML are
+looked at (design.md, decision 7), and before their modules are imported; that is why there is posix here in place of
+os, whose import takes a sixth of the interpreter's own start.
 """
 
-import os
+import posix
 import sys
-import time
 
-from nvinject.core.request import ContainerSpec, might_ask
-from nvinject.errors import ConfigurationError, InputError, RequestError, UsageError
-from nvinject.formats.oci import parse_spec, parse_state, rootfs_path
+from nvinject.configfile import find_config, swarm_names_without_parsing
+from nvinject.core.sources import ContainerSpec, might_ask
+from nvinject.errors import InputError, UsageError
+from nvinject.formats.oci import parse_spec, parse_state
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Self
 
-    from nvinject.core.policy import Policy
-    from nvinject.core.request import ContainerRequest
-    from nvinject.formats.oci import Spec, State
+    from nvinject.formats.oci import Spec
 
 HELP = """\
 usage: nvinject hook (prestart | createRuntime | poststart | poststop) [-config FILE] [-debug] [-legacy]
@@ -48,7 +46,7 @@ def main(arguments: "list[str]") -> int:
     if stage == "help":
         sys.stdout.write(HELP)
     elif stage in WORKING_STAGES:
-        inject(read_standard_input(), dict(os.environ), config=config, debug=debug, legacy=legacy)
+        inject(read_standard_input(), environment(), config=config, debug=debug, legacy=legacy)
     return 0
 
 
@@ -79,6 +77,15 @@ def parse_arguments(arguments: "list[str]") -> "tuple[str, str, bool, bool]":
     return stage, config, debug, legacy
 
 
+def environment() -> "dict[str, str]":
+    """Return this process's environment, as os.environ has it."""
+    encoding = sys.getfilesystemencoding()
+    return {
+        name.decode(encoding, "surrogateescape"): value.decode(encoding, "surrogateescape")
+        for name, value in posix.environ.items()
+    }
+
+
 def read_standard_input() -> bytes:
     """Return all of standard input, at most MAXIMUM_INPUT bytes."""
     return read_all(0, "standard input")
@@ -88,7 +95,7 @@ def read_all(descriptor: int, name: str) -> bytes:
     """Return everything that can be read from a descriptor; raises InputError above MAXIMUM_INPUT bytes."""
     chunks: list[bytes] = []
     size = 0
-    while chunk := os.read(descriptor, 1 << 20):
+    while chunk := posix.read(descriptor, 1 << 20):
         chunks.append(chunk)
         size += len(chunk)
         if size > MAXIMUM_INPUT:
@@ -106,8 +113,10 @@ def read_spec(path: str) -> "Spec":
 def read_config(path: str) -> bytes:
     """Return the content of a container's config.json; raises InputError as read_spec does."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
     except FileNotFoundError as error:
+        import os
+
         bundle = os.path.dirname(path)
         missing = path if os.path.isdir(bundle) else f"bundle {bundle}"
         raise InputError(f"{missing} does not exist", "the runtime names the bundle in the state") from error
@@ -118,7 +127,7 @@ def read_config(path: str) -> bytes:
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}", "the hook must be able to read the bundle") from error
     finally:
-        os.close(descriptor)
+        posix.close(descriptor)
 
 
 def inject(
@@ -131,119 +140,8 @@ def inject(
     state = parse_state(state_data)
     spec = read_spec(f"{state.bundle}/config.json")
     asked = ContainerSpec(environment=spec.environment, mounts=spec.mounts, privileged=spec.privileged)
+    settings = (config, True) if config else find_config(environ)
+    if might_ask(asked, swarm_names_without_parsing(settings[0])):
+        from nvinject.cli.injection import serve
 
-    from nvinject.config import find_config, swarm_names_without_parsing
-
-    path, required = (config, True) if config else find_config(environ)
-    if not might_ask(asked, swarm_names_without_parsing(path)):
-        return
-
-    from nvinject.config import load_policy
-    from nvinject.core.request import gate_warning, read_request
-
-    try:
-        policy, warnings = load_policy(path, required)
-    except ConfigurationError as error:
-        if might_ask(asked):
-            raise
-        # Only an unreadable swarm-resource line made us look; such a container never depends on us.
-        sys.stderr.write(f"nvinject: warning: {error}\n")
-        return
-    request = read_request(asked, policy)
-    with Log(policy.debug, echo=debug) as log:
-        for warning in warnings:
-            log.warn(warning)
-        if request is None:
-            ignored = gate_warning(asked, policy)
-            if ignored:
-                log.warn(ignored)
-            return
-        for warning in request.warnings:
-            log.warn(warning)
-        if not legacy:
-            check_mode(policy)
-        try:
-            inject_request(state, spec, request, policy, environ, log)
-        except Exception as error:
-            log.write(f"failed: {error}")
-            raise
-
-
-def check_mode(policy: "Policy") -> None:
-    """Refuse where the node's configuration says that containers get GPUs in another way (request.md, section 5)."""
-    if policy.mode in {"auto", "legacy"} or policy.skip_mode_detection:
-        return
-    raise RequestError(
-        f"the hook was called directly, but nvidia-container-runtime.mode is {policy.mode!r}",
-        "let the engine use the runtime or CDI, or set nvidia-container-runtime-hook.skip-mode-detection = true",
-    )
-
-
-def inject_request(
-    state: "State",
-    spec: "Spec",
-    request: "ContainerRequest",
-    policy: "Policy",
-    environ: "Mapping[str, str]",
-    log: "Log",
-) -> None:
-    """Discover, plan and apply for a container that asks for GPUs."""
-    from nvinject.cli.discovery import discover_for
-    from nvinject.core import planner
-    from nvinject.host.layout import observe_layout
-    from nvinject.render.namespaces import apply, open_container
-
-    log.write(f"request: devices {','.join(request.devices)}; capabilities {','.join(request.capabilities)}")
-    inventory = discover_for(request, policy, environ)
-    container = open_container(state.pid, rootfs_path(spec, state.bundle))
-    layout = observe_layout(container.root_fd)
-    plan = planner.plan(inventory, request, policy, layout)
-    for note in plan.notes:
-        log.write(f"note: {note}")
-    for warning in apply(plan, container, no_cgroups=policy.no_cgroups, log=log.write):
-        log.warn(warning)
-    log.write("done")
-
-
-class Log:
-    """The debug log: steps go to the configured file, warnings also to standard error.
-
-    A log that cannot be written never stops a container; it says so once on standard error.
-    """
-
-    def __init__(self, path: str, *, echo: bool, title: str = "prestart") -> None:
-        """Open the file for appending, unless there is none to write."""
-        self._echo = echo
-        self._title = title
-        self._descriptor = -1
-        if path and path != "/dev/null":
-            try:
-                self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            except OSError as error:
-                sys.stderr.write(f"nvinject: warning: cannot write the log {path}: {error.strerror}\n")
-
-    def __enter__(self) -> "Self":
-        """Start with the process, so that lines of several containers can be told apart."""
-        self.write(self._title)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the file."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-    def write(self, message: str) -> None:
-        """Write one step."""
-        if self._echo:
-            sys.stderr.write(f"nvinject: {message}\n")
-        if self._descriptor >= 0:
-            stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-            line = f"{stamp} nvinject[{os.getpid()}]: {message}\n"
-            os.write(self._descriptor, line.encode(errors="surrogateescape"))
-
-    def warn(self, message: str) -> None:
-        """Write one step that the operator should know of even without a log."""
-        self.write(f"warning: {message}")
-        if not self._echo:
-            sys.stderr.write(f"nvinject: warning: {message}\n")
+        serve(state, spec, asked, settings, environ, debug=debug, legacy=legacy)

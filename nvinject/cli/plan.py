@@ -66,7 +66,8 @@ def make_plan(
     from nvinject.cli.hook import read_spec
     from nvinject.cli.settings import load_settings
     from nvinject.core import planner
-    from nvinject.core.request import ContainerSpec, read_request
+    from nvinject.core.request import read_request
+    from nvinject.core.sources import ContainerSpec
     from nvinject.formats.oci import rootfs_path
     from nvinject.host.layout import observe_layout
 

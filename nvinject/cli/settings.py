@@ -5,7 +5,8 @@ Belongs here: the choice between an option and the node's own file. Does not bel
 
 import os
 
-from nvinject.config import find_config, load_policy
+from nvinject.config import load_policy
+from nvinject.configfile import find_config
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ line names the runtimes; what is not plain goes to the interpreter. Its tables a
 
 from nvinject.cli.discovery import DEFAULT_PATH
 from nvinject.cli.ocicall import COMMANDS, GLOBAL_VALUES
-from nvinject.config import DEFAULT_CONFIG
+from nvinject.configfile import DEFAULT_CONFIG
 from nvinject.core.policy import DEFAULT_RUNTIMES
 
 MARK = "# Written by `nvinject install`: the runtime shim."

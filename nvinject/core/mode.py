@@ -7,8 +7,8 @@ or address beside CDI names is qualified with the kind of the configuration inst
 """
 
 from nvinject.core.policy import CDI_ANNOTATION_PREFIX, Policy
-from nvinject.core.request import ContainerSpec, find_devices
-from nvinject.core.sources import Asked, is_cdi_name
+from nvinject.core.request import find_devices
+from nvinject.core.sources import Asked, ContainerSpec, is_cdi_name
 from nvinject.errors import ConfigurationError, RequestError, quoted
 
 JIT = "jit"

@@ -10,10 +10,12 @@ from nvinject.core.policy import DEFAULT_DRIVER_CAPABILITIES, DRIVER_CAPABILITIE
 from nvinject.core.sources import (
     MOUNT_PREFIX,
     Asked,
+    ContainerSpec,
     asked_by_environment,
     interpret,
     is_cdi_name,
     is_legacy_image,
+    lenient_environment,
     mounted_devices,
     split,
 )
@@ -27,18 +29,6 @@ CAPABILITIES_VARIABLE = "NVIDIA_DRIVER_CAPABILITIES"
 # The kernel driver has 2**20 minor numbers for channels.
 _IMEX_CHANNELS = 1 << 20
 _TRUE = ("1", "t", "T", "TRUE", "true", "True")
-
-
-class ContainerSpec(Record):
-    """The parts of a container's config.json that can ask for a GPU.
-
-    `environment` has raw `NAME=value` entries, `mounts` pairs of source and destination; `privileged` means that
-    CAP_SYS_ADMIN is in the bounding set.
-    """
-
-    environment: tuple[str, ...] = ()
-    mounts: tuple[tuple[str, str], ...] = ()
-    privileged: bool = False
 
 
 class ContainerRequest(Record):
@@ -57,18 +47,6 @@ class ContainerRequest(Record):
     source: str = ""
     warnings: tuple[str, ...] = ()
     legacy_image: bool = False
-
-
-def might_ask(spec: ContainerSpec, swarm: tuple[str, ...] | None = ()) -> bool:
-    """Tell, without any configuration but the swarm-resource names, whether the container could ask for a GPU.
-
-    Never raises. False means that read_request returns None under every policy with these swarm-resource names. Names
-    that are not known (None) could be any variable, so every container might ask.
-    """
-    if swarm is None:
-        return True
-    environment = _lenient_environment(spec.environment)
-    return bool(mounted_devices(spec.mounts)[0]) or asked_by_environment(environment, swarm) is not None
 
 
 def read_request(spec: ContainerSpec, policy: Policy) -> ContainerRequest | None:
@@ -119,7 +97,7 @@ def gate_warning(spec: ContainerSpec, policy: Policy) -> str:
     """
     if _environment_counts(spec, policy):
         return ""
-    asked = asked_by_environment(_lenient_environment(spec.environment), policy.swarm_resource)
+    asked = asked_by_environment(lenient_environment(spec.environment), policy.swarm_resource)
     return "" if asked is None else _gate_text(asked.source)
 
 
@@ -134,11 +112,7 @@ def parse_environment(entries: tuple[str, ...]) -> dict[str, str]:
                 f"the container's environment has the entry {quoted(entry)} without '='",
                 "write NAME=value into process.env of its config.json",
             )
-    return _lenient_environment(entries)
-
-
-def _lenient_environment(entries: tuple[str, ...]) -> dict[str, str]:
-    return {name: value for name, separator, value in (entry.partition("=") for entry in entries) if separator}
+    return lenient_environment(entries)
 
 
 def _environment_counts(spec: ContainerSpec, policy: Policy) -> bool:
@@ -166,7 +140,7 @@ def find_devices(spec: ContainerSpec, policy: Policy) -> Asked | None:
             return Asked(devices=devices, source=f"mounts below {MOUNT_PREFIX}")
     if not _environment_counts(spec, policy):
         return None
-    return asked_by_environment(_lenient_environment(spec.environment), policy.swarm_resource)
+    return asked_by_environment(lenient_environment(spec.environment), policy.swarm_resource)
 
 
 def _refuse_cdi_names(asked: Asked) -> None:

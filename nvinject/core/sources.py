@@ -1,7 +1,7 @@
 """Sources: the places of a container's specification where devices are named, and how a list of names is read.
 
-Belongs here: splitting, special tokens, the mounts that ask for devices. Does not belong here: which source may be used
-and wins (request.py).
+Belongs here: splitting, special tokens, the mounts that ask for devices, and whether there is any of these. Does not
+belong here: which source may be used and wins (request.py).
 """
 
 from nvinject.record import Record
@@ -10,11 +10,40 @@ DEVICES_VARIABLE = "NVIDIA_VISIBLE_DEVICES"
 MOUNT_PREFIX = "/var/run/nvidia-container-devices"
 
 
+class ContainerSpec(Record):
+    """The parts of a container's config.json that can ask for a GPU.
+
+    `environment` has raw `NAME=value` entries, `mounts` pairs of source and destination; `privileged` means that
+    CAP_SYS_ADMIN is in the bounding set.
+    """
+
+    environment: tuple[str, ...] = ()
+    mounts: tuple[tuple[str, str], ...] = ()
+    privileged: bool = False
+
+
 class Asked(Record):
     """Device tokens and where they came from."""
 
     devices: tuple[str, ...]
     source: str
+
+
+def might_ask(spec: ContainerSpec, swarm: tuple[str, ...] | None = ()) -> bool:
+    """Tell, without any configuration but the swarm-resource names, whether the container could ask for a GPU.
+
+    Never raises. False means that read_request returns None under every policy with these swarm-resource names. Names
+    that are not known (None) could be any variable, so every container might ask.
+    """
+    if swarm is None:
+        return True
+    environment = lenient_environment(spec.environment)
+    return bool(mounted_devices(spec.mounts)[0]) or asked_by_environment(environment, swarm) is not None
+
+
+def lenient_environment(entries: tuple[str, ...]) -> dict[str, str]:
+    """Return the variables; the last of several entries with the same name counts, one without `=` does not."""
+    return {name: value for name, separator, value in (entry.partition("=") for entry in entries) if separator}
 
 
 def asked_by_environment(environment: dict[str, str], swarm: tuple[str, ...]) -> Asked | None:

@@ -11,8 +11,7 @@ from nvinject.core.mode import (
     resolve_mode,
 )
 from nvinject.core.policy import Policy
-from nvinject.core.request import ContainerSpec
-from nvinject.core.sources import MOUNT_PREFIX, Asked
+from nvinject.core.sources import MOUNT_PREFIX, Asked, ContainerSpec
 from nvinject.errors import ConfigurationError, NvinjectError, RequestError
 
 GPU0, GPU1 = "nvidia.com/gpu=0", "nvidia.com/gpu=1"

@@ -9,13 +9,12 @@ from hypothesis import strategies as st
 from nvinject.core.policy import DRIVER_CAPABILITIES, Features, Policy
 from nvinject.core.request import (
     ContainerRequest,
-    ContainerSpec,
     gate_warning,
-    might_ask,
     parse_environment,
     read_request,
     read_requirements,
 )
+from nvinject.core.sources import ContainerSpec, might_ask
 from nvinject.errors import InputError, NvinjectError, RequestError
 
 PREFIX = "/var/run/nvidia-container-devices"

@@ -1,0 +1,57 @@
+"""The debug log of a hook: the steps that were done for a container, in the file that config.toml names.
+
+Belongs here: writing lines. Does not belong here: what is told.
+"""
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Self
+
+
+class Log:
+    """The debug log: steps go to the configured file, warnings also to standard error.
+
+    A log that cannot be written never stops a container; it says so once on standard error.
+    """
+
+    def __init__(self, path: str, *, echo: bool, title: str = "prestart") -> None:
+        """Open the file for appending, unless there is none to write."""
+        self._echo = echo
+        self._title = title
+        self._descriptor = -1
+        if path and path != "/dev/null":
+            try:
+                self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            except OSError as error:
+                sys.stderr.write(f"nvinject: warning: cannot write the log {path}: {error.strerror}\n")
+
+    def __enter__(self) -> "Self":
+        """Start with the process, so that lines of several containers can be told apart."""
+        self.write(self._title)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the file."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def write(self, message: str) -> None:
+        """Write one step."""
+        if self._echo:
+            sys.stderr.write(f"nvinject: {message}\n")
+        if self._descriptor >= 0:
+            import time
+
+            stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            line = f"{stamp} nvinject[{os.getpid()}]: {message}\n"
+            os.write(self._descriptor, line.encode(errors="surrogateescape"))
+
+    def warn(self, message: str) -> None:
+        """Write one step that the operator should know of even without a log."""
+        self.write(f"warning: {message}")
+        if not self._echo:
+            sys.stderr.write(f"nvinject: warning: {message}\n")

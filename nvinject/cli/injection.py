@@ -1,0 +1,97 @@
+"""The hook's work for a container that asks for GPUs: configuration, request, discovery, plan, and doing it.
+
+Belongs here: the order of these steps. Does not belong here: any decision (core), any change of the container (render),
+and the way out for containers without GPUs (hook.py).
+"""
+
+import sys
+
+from nvinject.cli.debuglog import Log
+from nvinject.config import load_policy
+from nvinject.core.request import gate_warning, read_request
+from nvinject.core.sources import ContainerSpec, might_ask
+from nvinject.errors import ConfigurationError, RequestError
+from nvinject.formats.oci import rootfs_path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nvinject.core.policy import Policy
+    from nvinject.core.request import ContainerRequest
+    from nvinject.formats.oci import Spec, State
+
+
+def serve(
+    state: "State",
+    spec: "Spec",
+    asked: ContainerSpec,
+    settings: tuple[str, bool],
+    environ: "Mapping[str, str]",
+    *,
+    debug: bool,
+    legacy: bool,
+) -> None:
+    """Inject what a container asks for; `settings` are the path of config.toml and whether it must exist."""
+    try:
+        policy, warnings = load_policy(*settings)
+    except ConfigurationError as error:
+        if might_ask(asked):
+            raise
+        # Only an unreadable swarm-resource line made us look; such a container never depends on us.
+        sys.stderr.write(f"nvinject: warning: {error}\n")
+        return
+    request = read_request(asked, policy)
+    with Log(policy.debug, echo=debug) as log:
+        for warning in warnings:
+            log.warn(warning)
+        if request is None:
+            ignored = gate_warning(asked, policy)
+            if ignored:
+                log.warn(ignored)
+            return
+        for warning in request.warnings:
+            log.warn(warning)
+        if not legacy:
+            check_mode(policy)
+        try:
+            inject_request(state, spec, request, policy, environ, log)
+        except Exception as error:
+            log.write(f"failed: {error}")
+            raise
+
+
+def check_mode(policy: "Policy") -> None:
+    """Refuse where the node's configuration says that containers get GPUs in another way (request.md, section 5)."""
+    if policy.mode in {"auto", "legacy"} or policy.skip_mode_detection:
+        return
+    raise RequestError(
+        f"the hook was called directly, but nvidia-container-runtime.mode is {policy.mode!r}",
+        "let the engine use the runtime or CDI, or set nvidia-container-runtime-hook.skip-mode-detection = true",
+    )
+
+
+def inject_request(
+    state: "State",
+    spec: "Spec",
+    request: "ContainerRequest",
+    policy: "Policy",
+    environ: "Mapping[str, str]",
+    log: "Log",
+) -> None:
+    """Discover, plan and apply for a container that asks for GPUs."""
+    from nvinject.cli.discovery import discover_for
+    from nvinject.core import planner
+    from nvinject.host.layout import observe_layout
+    from nvinject.render.namespaces import apply, open_container
+
+    log.write(f"request: devices {','.join(request.devices)}; capabilities {','.join(request.capabilities)}")
+    inventory = discover_for(request, policy, environ)
+    container = open_container(state.pid, rootfs_path(spec, state.bundle))
+    layout = observe_layout(container.root_fd)
+    plan = planner.plan(inventory, request, policy, layout)
+    for note in plan.notes:
+        log.write(f"note: {note}")
+    for warning in apply(plan, container, no_cgroups=policy.no_cgroups, log=log.write):
+        log.warn(warning)
+    log.write("done")
