@@ -71,11 +71,8 @@ class Expander:
         self.nodes = nodes
         self.real_numbers = real_numbers
         self.view = View()
-
-    @property
-    def cache_file(self) -> str:
-        """Return the file of the container that holds the loader cache."""
-        return self._moved("/etc/ld.so.cache")
+        # Moved target -> the path that an injector asks for.
+        self.origins: dict[str, str] = {}
 
     def expand(self) -> View:
         """Return the whole view."""
@@ -206,6 +203,7 @@ class Expander:
         _drop(view.links, expected.without.links)
         view.cache = [line for line in view.cache if line.split(" ")[0] not in expected.without.cache]
         view.rules = [rule for rule in view.rules if rule not in expected.without.rules] if expected.rules else []
+        self.origins = {self._moved(path): path for path in view.mounts}
         view.mounts = {self._moved(path): text for path, text in view.mounts.items()}
         view.nodes = {self._moved(path): text for path, text in view.nodes.items()}
         view.links = {self._moved(path): text for path, text in view.links.items()}

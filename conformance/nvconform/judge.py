@@ -57,10 +57,21 @@ def unexplained_changes(changes: Mapping[str, str], view: View, files: Iterable[
     return sorted([*lines, *(f"root file system: mount point {path} is no empty file" for path in filled)])
 
 
-def keeps_order(before: list[str], after: list[str]) -> bool:
-    """Say whether the entries of an earlier loader cache are still there in their old order."""
+def judge_cache_order(before: list[str], after: list[str], first: Mapping[str, str]) -> list[str]:
+    """Return what is wrong with the order of a loader cache.
+
+    Entries of an earlier cache stay, in their order; `first` says which path a SONAME must be found at.
+    """
     position = iter(after)
-    return all(entry in position for entry in before)
+    readable = [entry for entry in before if not entry.startswith("unreadable")]
+    lines = []
+    if not all(entry in position for entry in readable):
+        lines.append("loader cache: entries that were there are gone or in another order")
+    for soname, path in first.items():
+        found = next((line for line in after if line.split(" ")[0] == soname), "nothing")
+        if not found.endswith(f" {path}"):
+            lines.append(f"loader cache: {soname} is found as {found}, expected {path}")
+    return lines
 
 
 def judge_message(refused: Refused, message: str, *, prefix: str, lines: int) -> list[str]:

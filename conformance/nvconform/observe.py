@@ -143,6 +143,11 @@ def describe(path: Path) -> str:
     return f"special {stat.S_IFMT(status.st_mode):o} {mode}"
 
 
+def picture(path: Path) -> dict[str, str]:
+    """Return everything about a file, or about a directory and all below it."""
+    return {"": describe(path), **(tree(path) if path.is_dir() else {})}
+
+
 def _digest(path: Path, size: int) -> str:
     if size > LARGE_FILE:
         return "large"
@@ -224,7 +229,7 @@ def loader_cache(path: Path) -> list[str]:
     command = ["/sbin/ldconfig", "-p", "-C", str(path)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     if result.returncode:
-        return [f"unreadable: {result.stderr.strip()}"]
+        return [f"unreadable {result.stderr.strip()}"]
     entries = []
     for line in result.stdout.splitlines():
         name, arrow, target = line.strip().partition(" => ")

@@ -13,7 +13,7 @@ import pytest
 from nvconform import implementations, report
 from nvconform.case import LANES, Case
 from nvconform.casefile import DATA_FILES, load_file
-from nvconform.session import Session
+from nvconform.session import Session, SessionError
 from nvconform.shapes import Document
 
 RESULT_KEY = "nvconform_result"
@@ -77,6 +77,8 @@ class CaseItem(pytest.Item):
         if isinstance(excinfo.value, ConformanceFailureError):
             case = self.case
             return f"{excinfo.value}\n  {case.level}: {case.source}\n  {case.file}:{case.line}"
+        if isinstance(excinfo.value, SessionError):
+            return f"suite: {excinfo.value}"
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, int, str]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+LONGEST_LIST = 25
 Result = Mapping[str, Any]
 
 
@@ -42,7 +43,10 @@ def table(results: Sequence[Result]) -> list[str]:
 
 def explain(result: Result) -> str:
     """Return a failure for people: each difference on its line, then what the injector said."""
-    lines = [f"{result['id']} ({result['lane']}):", *(f"  {line}" for line in result.get("differences", ()))]
+    differences = list(result.get("differences", ()))
+    lines = [f"{result['id']} ({result['lane']}):", *(f"  {line}" for line in differences[:LONGEST_LIST])]
+    if len(differences) > LONGEST_LIST:
+        lines.append(f"  and {len(differences) - LONGEST_LIST} more")
     if result.get("message"):
         lines.append(f"  the injector (exit {result.get('code')}) said: {str(result['message']).strip()}")
     return "\n".join(lines)

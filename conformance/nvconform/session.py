@@ -46,6 +46,7 @@ class Session:
         self.sets = sets
         self.runtime = runtime
         self.workers: dict[tuple[str, str], WorkerProcess | Exception] = {}
+        self._home: Path | None = None
 
     def run(self, case: Case, lane: str) -> dict[str, Any]:
         """Run a case in a lane and return its result; a lane that cannot be had is a skip with the reason."""
@@ -68,6 +69,15 @@ class Session:
             if isinstance(worker, WorkerProcess):
                 worker.close()
         self.workers.clear()
+        if self._home is not None:
+            shutil.rmtree(self._home, ignore_errors=True)
+
+    def home(self, user: int) -> Path:
+        """Return a home for an ordinary user who has none; what is compiled there serves all workers."""
+        if self._home is None:
+            self._home = Path(tempfile.mkdtemp(prefix="nvconform-home-"))
+            os.chown(self._home, user, user)
+        return self._home
 
     def _worker(self, machine: str, lane: str) -> "WorkerProcess":
         key = machine, lane
@@ -97,12 +107,10 @@ class WorkerProcess:
             raise Unavailable("busybox is not installed (package busybox-static)")
         self.work = Path(tempfile.mkdtemp(prefix="nvconform-"))
         self.work.chmod(0o755)
-        # Beside it, because the worker covers its working directory: another user's home, and a machine as a tree.
-        self.home, self.machine = Path(f"{self.work}.home"), Path(f"{self.work}.machine")
-        self.home.mkdir()
+        # Beside it, because the worker covers its working directory.
+        self.machine = Path(f"{self.work}.machine")
         if user is not None:
             os.chown(self.work, user, user)
-            os.chown(self.home, user, user)
         # A file and not a pipe: nobody reads while the worker runs, and a full pipe would stop it.
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
         python = self.python if user is not None or lane != "root" else sys.executable
@@ -111,7 +119,7 @@ class WorkerProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
-            env=_environment(self.home if user is not None else None),
+            env=_environment(session.home(user) if user is not None else None),
             cwd="/",
             start_new_session=True,
             **({"user": user, "group": user, "extra_groups": []} if user is not None else {}),  # type: ignore[call-overload]
@@ -167,7 +175,7 @@ class WorkerProcess:
                 os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
         self.errors.close()
-        for directory in (self.work, self.home, self.machine):
+        for directory in (self.work, self.machine):
             shutil.rmtree(directory, ignore_errors=True)
 
     def _last_words(self) -> str:
@@ -178,8 +186,8 @@ class WorkerProcess:
         return f"exit code {self.process.returncode}: {text[-1500:]}"
 
 
-# The lane userns needs root's device nodes, but a machine at the real paths covers parts of /proc and /sys, and then the
-# kernel lets no user namespace mount its own. So the machine is a tree there, on a file system that may hold nodes.
+# The lane userns needs root's device nodes, but a machine at the real paths covers parts of /proc and /sys, and then
+# the kernel lets no user namespace mount its own. So the machine is a tree there, on a file system that may hold nodes.
 _TREE = """
 set -e
 mkdir -p "$NVFAKES_ROOT"

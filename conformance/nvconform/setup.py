@@ -1,0 +1,108 @@
+"""What all cases of a worker share: lane, machine, implementation, runtime, working directory.
+
+Belongs here: preparing these once, and filling in the implementation's command line. Does not belong here: anything of
+a single case (stage.py, attempt.py). Standard library only.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nvconform import observe
+from nvconform.features import Features
+from nvconform.runtimes import Runtime
+
+HOOK_SECONDS = 20
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the session tells its worker in the first line."""
+
+    lane: str
+    runtime: str
+    work: str
+    busybox: str
+    kernel_hook: list[str]
+    python: str
+    ordinary_user: int
+    implementation: dict[str, Any]
+    sets: dict[str, Any]
+
+
+class Setup:
+    """A worker's surroundings, ready for cases."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Prepare the working directory, the implementation and the runtime.
+
+        Raises: RuntimeError when the implementation cannot be installed, RuntimeUnavailableError without a runtime.
+        """
+        self.settings = settings
+        self.lane = settings.lane
+        self.implementation = settings.implementation
+        self.sets = settings.sets
+        self.machine_root = Path(os.environ.get("NVFAKES_ROOT", "/"))
+        self.work = Path(settings.work)
+        self._mount_work()
+        self.busybox = self.work / "busybox"
+        shutil.copy2(settings.busybox, self.busybox)
+        self.wrapper = self.work / "wrapper.sh"
+        self.wrapper.write_text(observe.WRAPPER)
+        self.prefix = self.work / "prefix"
+        self._install()
+        self.runtime = Runtime(settings.runtime, self.work / "state", rootless=self.lane == "rootless")
+        self.features = Features.detect(self.lane, self.work, settings.ordinary_user)
+
+    @property
+    def kernel_hook(self) -> list[str]:
+        """Return the command that shows the machine's /proc/driver in a container, as a kernel would."""
+        return self.settings.kernel_hook
+
+    def command(self, stage: str) -> list[str]:
+        """Return the injector's command line for a hook stage."""
+        return [self._fill(word, stage=stage) for word in self.implementation["command"]]
+
+    def roots(self) -> dict[str, Any]:
+        """Return the configuration that leads to a machine that is a tree; {} for one at the real paths."""
+        return {} if str(self.machine_root) == "/" else self._fill_table(self.implementation.get("roots", {}))
+
+    def driver_version(self, machine: str) -> str:
+        """Return the driver version of a machine, "" for one without driver."""
+        return str(self.sets["machines"].get(machine, {}).get("driver", ""))
+
+    def _mount_work(self) -> None:
+        # A tmpfs of the sandbox: faster, and gone with it. Without the right to mount, the directory itself does.
+        options = "mode=0755,size=1g"
+        command = ["mount", "-t", "tmpfs", "-o", options, "nvconform", str(self.work)]
+        subprocess.run(command, capture_output=True, check=False, timeout=20)
+        self.work.chmod(0o755)
+
+    def _install(self) -> None:
+        install = self.implementation.get("install")
+        if install:
+            command = [self._fill(word) for word in install]
+            result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+            if result.returncode:
+                raise RuntimeError(f"{' '.join(command)}: {result.stderr.strip()}")
+
+    def _fill(self, word: str, **more: str) -> str:
+        known = {
+            "python": self.settings.python,
+            "prefix": str(self.prefix),
+            "root": str(self.machine_root).rstrip("/"),
+            **more,
+        }
+        for name, value in known.items():
+            word = word.replace(f"{{{name}}}", value)
+        return word
+
+    def _fill_table(self, table: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            key: self._fill_table(value) if isinstance(value, Mapping) else self._fill(str(value))
+            for key, value in table.items()
+        }
