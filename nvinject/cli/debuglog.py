@@ -39,6 +39,11 @@ class Log:
             os.close(self._descriptor)
             self._descriptor = -1
 
+    @property
+    def is_kept(self) -> bool:
+        """Say whether anybody will see the steps."""
+        return self._echo or self._descriptor >= 0
+
     def write(self, message: str) -> None:
         """Write one step."""
         if self._echo:

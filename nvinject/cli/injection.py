@@ -92,6 +92,6 @@ def inject_request(
     plan = planner.plan(inventory, request, policy, layout)
     for note in plan.notes:
         log.write(f"note: {note}")
-    for warning in apply(plan, container, no_cgroups=policy.no_cgroups, log=log.write):
+    for warning in apply(plan, container, no_cgroups=policy.no_cgroups, log=log.write if log.is_kept else None):
         log.warn(warning)
     log.write("done")

@@ -114,7 +114,7 @@ def apply(
         if rules and not no_cgroups:
             warnings = changed.allow(rules, tell)
         if others:
-            warnings += _apply_in_child(others, container, tell)
+            warnings += _apply_in_child(others, container, log)
     except BaseException as error:
         problems = changed.undo()
         if problems and isinstance(error, ContainerError):
@@ -134,17 +134,17 @@ def _with_problems(message: str, problems: "tuple[str, ...]") -> str:
 
 
 def _apply_in_child(
-    operations: "tuple[Operation, ...]", container: Container, log: "Callable[[str], None]"
+    operations: "tuple[Operation, ...]", container: Container, log: "Callable[[str], None] | None"
 ) -> "tuple[str, ...]":
     """Fork, let the child do the operations, relay what it reports."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reading)
-        _work_and_exit(operations, container, writing)
+        _work_and_exit(operations, container, writing, tells_steps=log is not None)
     os.close(writing)
     try:
-        return _relay(reading, log)
+        return _relay(reading, log or _ignore)
     finally:
         os.close(reading)
         os.waitpid(child, 0)
@@ -174,8 +174,12 @@ def _relay(reading: int, log: "Callable[[str], None]") -> "tuple[str, ...]":
     return tuple(warnings)
 
 
-def _work_and_exit(operations: "tuple[Operation, ...]", container: Container, writing: int) -> None:
+def _work_and_exit(
+    operations: "tuple[Operation, ...]", container: Container, writing: int, *, tells_steps: bool
+) -> None:
     def report(kind: str, *words: str) -> None:
+        if kind == "log" and not tells_steps:
+            return
         line = _SEPARATOR.join(os.fsencode(word.replace("\n", " ").replace("\0", " ")) for word in (kind, *words))
         os.write(writing, line + b"\n")
 
