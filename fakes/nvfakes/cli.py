@@ -71,6 +71,7 @@ def _parser() -> "argparse.ArgumentParser":
     for name, text in (("run", "run a command on a machine"), ("shell", "run a shell on a machine")):
         sub = command(name, _run, text)
         sub.add_argument("machine", help="a file or a name")
+        sub.add_argument("--driver", type=int, metavar="BRANCH", help="real user-space files: 470, 535 or 550")
         sub.add_argument("--lane", choices=("root", "rootless"), help="default: root where it works")
         if name == "run":
             sub.add_argument("command", nargs="*", help="after --")
@@ -82,9 +83,14 @@ def _parser() -> "argparse.ArgumentParser":
 
 
 def _load(options: "argparse.Namespace") -> "Machine":
-    from nvfakes.declaration import load
+    from dataclasses import replace
 
-    return load(options.machine)
+    from nvfakes.declaration import load, with_packages
+    from nvfakes.machine import Driver
+
+    machine = load(options.machine)
+    branch = getattr(options, "driver", None)
+    return replace(machine, driver=with_packages(machine.driver or Driver(), branch)) if branch else machine
 
 
 def _list(options: "argparse.Namespace") -> int:

@@ -14,12 +14,13 @@ from typing import Any
 import yaml
 
 from nvfakes import mig
-from nvfakes.errors import MachineError
+from nvfakes.errors import FakeError, MachineError
 from nvfakes.machine import DEFAULT_MAJORS, GPU_SLOTS, Deviation, Driver, Gpu, GpuInstance, Machine, NvSwitch
 from nvfakes.models import MODELS, GpuModel
 
 MACHINES = Path(__file__).parent / "machines"
 LARGEST_COUNT = 16
+OPEN_KERNEL_SINCE = 515
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _VERSION = re.compile(r"\d+(\.\d+){1,3}")
@@ -217,7 +218,9 @@ class _Reader:
     def _driver(self) -> Driver | None:
         if "driver" not in self.keys or self.keys["driver"].node.tag.endswith(":null"):
             return None
-        keys = self.keys["driver"].mapping(("version", "cuda", "open"))
+        keys = self.keys["driver"].mapping(("version", "cuda", "open", "branch"))
+        if "branch" in keys:
+            return _packaged_driver(keys)
         version = keys["version"].matching(_VERSION, "a driver version") if "version" in keys else Driver().version
         cuda = keys["cuda"].matching(_VERSION, "a CUDA version") if "cuda" in keys else Driver().cuda
         return Driver(version, cuda, keys["open"].flag() if "open" in keys else True)
@@ -340,6 +343,28 @@ class _Reader:
         if sum(size for size, _ in found) > slices:
             raise keys["compute"].error(f"more than the {slices} slices of the GPU instance")
         return found
+
+
+def _packaged_driver(keys: Mapping[str, _Place]) -> Driver:
+    if "version" in keys or "cuda" in keys:
+        raise keys["branch"].error("brings its own version and cuda")
+    try:
+        return with_packages(
+            Driver(), keys["branch"].number(1, 9999), open_kernel=keys["open"].flag() if "open" in keys else None
+        )
+    except MachineError:
+        raise
+    except FakeError as error:
+        raise keys["branch"].error(str(error)) from None
+
+
+def with_packages(driver: Driver, branch: int, *, open_kernel: bool | None = None) -> Driver:
+    """Return a driver whose user-space files are those of a branch's real packages."""
+    from nvfakes import installed  # only for those who want real files
+
+    files = installed.install(branch)
+    opened = driver.open_kernel and branch >= OPEN_KERNEL_SINCE if open_kernel is None else open_kernel
+    return Driver(files.version, files.cuda, opened, files.root)
 
 
 def _mig_uuid(gpu: int, serial: int) -> str:

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A library `stem`.so.<version>; `soname` is the number after .so, or empty for the version itself."""
+    """A library `stem`.so.<version>; `soname` is the number after .so, or empty for the version itself.
+
+    `since` and `until` are the first and the last branch that have it, as far as the branches used here tell.
+    """
 
     stem: str
     soname: str = "1"
@@ -18,6 +21,8 @@ class Library:
     plain_link: bool = False
     tls_note: bool = False
     in_32_bit: bool = False
+    since: int = 0
+    until: int = 9999
 
 
 LIBRARIES: tuple[Library, ...] = (
@@ -26,11 +31,13 @@ LIBRARIES: tuple[Library, ...] = (
     Library("libGLESv2_nvidia", "2", in_32_bit=True),
     Library("libGLX_nvidia", "0", in_32_bit=True),
     Library("libcuda", plain_link=True, in_32_bit=True),
-    Library("libcudadebugger"),
+    Library("libcudadebugger", since=515),
     Library("libnvcuvid", in_32_bit=True),
     Library("libnvidia-allocator", in_32_bit=True),
-    Library("libnvidia-api"),
+    Library("libnvidia-api", since=515),
+    Library("libnvidia-cbl", "", until=470),
     Library("libnvidia-cfg"),
+    Library("libnvidia-compiler", "", in_32_bit=True, until=515),
     Library("libnvidia-egl-gbm", version="1.1.2"),
     Library("libnvidia-egl-wayland", version="1.1.19"),
     Library("libnvidia-eglcore", "", in_32_bit=True),
@@ -39,15 +46,16 @@ LIBRARIES: tuple[Library, ...] = (
     Library("libnvidia-glcore", "", in_32_bit=True),
     Library("libnvidia-glsi", "", in_32_bit=True),
     Library("libnvidia-glvkspirv", "", in_32_bit=True),
-    Library("libnvidia-gpucomp", "", in_32_bit=True),
+    Library("libnvidia-gpucomp", "", in_32_bit=True, since=545),
+    Library("libnvidia-ifr", in_32_bit=True, until=470),
     Library("libnvidia-ml", plain_link=True, in_32_bit=True),
     Library("libnvidia-ngx"),
     Library("libnvidia-nvvm", "4", in_32_bit=True),
     Library("libnvidia-opencl", in_32_bit=True),
     Library("libnvidia-opticalflow", in_32_bit=True),
-    Library("libnvidia-pkcs11-openssl3", ""),
-    Library("libnvidia-pkcs11", ""),
-    Library("libnvidia-present", ""),
+    Library("libnvidia-pkcs11-openssl3", "", since=530),
+    Library("libnvidia-pkcs11", "", since=530),
+    Library("libnvidia-present", "", since=560),
     Library("libnvidia-ptxjitcompiler", in_32_bit=True),
     Library("libnvidia-rtcore", ""),
     Library("libnvidia-tls", "", tls_note=True, in_32_bit=True),
@@ -92,6 +100,11 @@ CONFIGURATION: dict[str, str] = {
     "/usr/share/nvidia/nvoptix.bin": "nvoptix\n",
     "/usr/share/vulkan/icd.d/nvidia_icd.json": _VULKAN,
 }
+
+
+def libraries(branch: int) -> tuple[Library, ...]:
+    """Return the libraries of a driver branch."""
+    return tuple(library for library in LIBRARIES if library.since <= branch <= library.until)
 
 
 def file_name(library: Library, version: str) -> str:

@@ -168,3 +168,27 @@ def _program_header(bits: int, base: int, kind: int, flags: int, offset: int, si
     if bits == 64:
         return struct.pack("<2I6Q", kind, flags, offset, address, address, size, size, alignment)
     return struct.pack("<8I", kind, offset, address, address, size, size, flags, alignment)
+
+
+def read_soname(path: str) -> str:
+    """Return the SONAME of a 64-bit little-endian library, or an empty text for anything else."""
+    with open(path, "rb") as file:
+        data = file.read(64)
+        if data[:6] != b"\x7fELF\x02\x01":
+            return ""
+        (table,) = struct.unpack_from("<Q", data, 32)
+        size, count = struct.unpack_from("<2H", data, 54)
+        file.seek(table)
+        headers = file.read(size * count)
+        segments = [struct.unpack_from("<2I6Q", headers, index * size) for index in range(count)]
+        dynamic = next((segment for segment in segments if segment[0] == _PT_DYNAMIC), None)
+        if dynamic is None:
+            return ""
+        file.seek(dynamic[2])
+        tags = dict(reversed(list(struct.iter_unpack("<qQ", file.read(dynamic[5])))))
+        if _DT_SONAME not in tags or _DT_STRTAB not in tags:
+            return ""
+        strings = tags[_DT_STRTAB]
+        load = next(s for s in segments if s[0] == _PT_LOAD and s[3] <= strings < s[3] + s[6])
+        file.seek(load[2] + strings - load[3] + tags[_DT_SONAME])
+        return file.read(256).split(b"\0")[0].decode()

@@ -41,11 +41,12 @@ TRIPLETS_32 = {"x86_64": "i386-linux-gnu", "aarch64": "arm-linux-gnueabihf"}
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """The driver's version, the CUDA version it brings, and which of the two kernel modules it is."""
+    """The driver's versions, which of the two kernel modules it is, and the folder of real files, if it has some."""
 
     version: str = "570.133.20"
     cuda: str = "12.8"
     open_kernel: bool = True
+    packages: str = ""
 
     @property
     def branch(self) -> int:

@@ -257,6 +257,7 @@ def _board(model: GpuModel) -> dict[str, Any]:
             "max_link_width": 16,
             "current_link_width": 16,
             "replay_counter": 0,
+            "replay_rollover_counter": 0,
             "tx_throughput_kbps": 0,
             "rx_throughput_kbps": 0,
         },
@@ -317,6 +318,11 @@ def _features(model: GpuModel) -> dict[str, Any]:
     }
     if model.architecture != "turing":
         answers["remapped_rows"] = {"correctable": 0, "uncorrectable": 0, "pending": False, "failure_occurred": False}
+        answers["remapped_rows"]["banks"] = 640
+    else:
+        none = {"count": 0, "addresses": []}
+        answers["retired_pages"] = {"single_bit_retirement": none, "double_bit_retirement": none}
+        answers["retired_pages"]["pending_retirement"] = False
     if model.has_ecc:
         answers["ecc"] = {"mode_current": "enabled", "mode_pending": "enabled", "default_mode": "enabled"}
     if model.mig:
@@ -328,5 +334,8 @@ def _features(model: GpuModel) -> dict[str, Any]:
             "state": "completed",
         }
     if model.nvlinks:
-        answers["nvlink"] = {"links": model.nvlinks, "bandwidth_per_link_mbps": model.nvlink_mbps}
+        version = {"ampere": 3, "hopper": 4, "blackwell": 5}[model.architecture]
+        answers["nvlink"] = {"links": model.nvlinks, "bandwidth_per_link_mbps": model.nvlink_mbps, "version": version}
+        if model.architecture != "ampere":
+            answers["nvlink"]["c2c_enabled"] = model.key == "gb200"
     return answers

@@ -83,9 +83,9 @@ def _make_private_stage(stage: str) -> None:
 
 def _build_root_lane(machine: Machine, stage: str) -> None:
     entries = tree.entries(machine)
-    tree.write(
-        [entry for entry in entries if not entry.path.startswith(("/dev/", "/proc/driver/"))], Path(stage), nodes=True
-    )
+    private = ("/dev/", "/proc/driver/")
+    staged = [entry for entry in entries if not isinstance(entry, tree.Copy) and not entry.path.startswith(private)]
+    tree.write(staged, Path(stage), nodes=True)
     _merge_user_space(machine, stage)
     _mount_proc(entries, stage)
     _mount_sys(stage)
@@ -97,7 +97,7 @@ def _merge_user_space(machine: Machine, stage: str) -> None:
     libraries = [f"/usr/lib/{triplet}" for triplet in (machine.triplet, machine.triplet32) if triplet]
     for path in (*libraries, *_MERGED):
         if os.path.isdir(f"{stage}{path}"):
-            _overlay(path, stage)
+            _overlay(path, stage, packages=machine.driver.packages if machine.driver else "")
     # Also without a driver: what a command writes below /etc, a dockerd for example, belongs to the machine.
     os.makedirs(f"{stage}/etc", exist_ok=True)
     _merge_cache(f"{stage}/etc/ld.so.cache")
@@ -118,12 +118,14 @@ def _merge_cache(path: str) -> None:
     own.write_bytes(ldcache.render(ldcache.add(host, driver.entries)))
 
 
-def _overlay(path: str, stage: str, writable: str = "") -> None:
+def _overlay(path: str, stage: str, writable: str = "", packages: str = "") -> None:
     """Lay the stage's folder over the real one; where there is none, over the nearest parent that exists."""
     while not os.path.isdir(path):
         path = os.path.dirname(path)
     kept = _keep_mounts_below(path, stage)
-    kernel.mount("overlay", path, "overlay", kernel.MS_NODEV, f"lowerdir={stage}{path}:{path}{writable}")
+    real = [f"{packages}{path}"] if packages and os.path.isdir(f"{packages}{path}") else []
+    layers = [f"{stage}{path}", *real, path]
+    kernel.mount("overlay", path, "overlay", kernel.MS_NODEV, f"lowerdir={':'.join(layers)}{writable}")
     for keeper, place in kept:
         if os.path.exists(place):
             kernel.bind(keeper, place, recursive=True)
@@ -227,9 +229,12 @@ def _build_rootless_lane(machine: Machine, stage: str) -> None:
         _make_private_stage(stage)
     except OSError as error:
         raise SandboxError(f"lane rootless cannot mount in its user namespace: {error.strerror}") from None
-    for entry in tree.write_tree(machine, stage, nodes=False):
-        if isinstance(entry, tree.Node):
-            kernel.bind("/dev/null", f"{stage}{entry.path}")
+    for entry in tree.write_tree(machine, stage, nodes=False, copies=False):
+        match entry:
+            case tree.Node():
+                kernel.bind("/dev/null", f"{stage}{entry.path}")
+            case tree.Copy():
+                kernel.bind(entry.source, f"{stage}{entry.path}")
 
 
 def _enter_user_namespace() -> None:

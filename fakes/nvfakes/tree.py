@@ -6,6 +6,7 @@ sysfs.py, elf.py, ldcache.py, nvml/) and mounts (sandbox.py). The same machine g
 
 import fnmatch
 import os
+import shutil
 import socket
 import stat
 from collections.abc import Iterable, Iterator
@@ -39,6 +40,13 @@ class File(Entry):
 
     data: bytes
     mode: int = 0o644
+
+
+@dataclass(frozen=True, slots=True)
+class Copy(Entry):
+    """A regular file that is copied from somewhere else, because it is large."""
+
+    source: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +104,9 @@ def _user_space(machine: Machine, dev_directory: str) -> Iterator[Entry]:
     if machine.lib32 and machine.triplet32:
         libraries += _libraries(machine, f"/usr/lib/{machine.triplet32}", bits=32, known={})
     yield from libraries
+    real = list(_packaged(driver.packages, f"{directory}/libnvidia-ml.so.{version}"))
+    yield from real
+    libraries += real
     stub = elf.program(elf.MACHINES[machine.architecture])
     for program in driverfiles.PROGRAMS:
         yield File(f"/usr/bin/{program}", build.nvidia_smi() if program == "nvidia-smi" else stub, 0o755)
@@ -103,15 +114,30 @@ def _user_space(machine: Machine, dev_directory: str) -> Iterator[Entry]:
         yield Link(link, target)
     for name in driverfiles.FIRMWARE:
         yield File(f"/usr/lib/firmware/nvidia/{version}/{name}", f"{name} {version}\n".encode())
+    yield from (entry for entry in real if entry.path.startswith("/usr/bin/"))
     for path, text in driverfiles.CONFIGURATION.items():
         yield File(path, text.encode())
     yield File("/etc/ld.so.cache", ldcache.render(ldcache.Cache(tuple(cache_entries(machine, libraries)))))
 
 
+def _packaged(root: str, ours: str) -> Iterator[Entry]:
+    """Yield the real files of a driver package, but for NVML, and the links that the loader wants."""
+    for folder, _, names in os.walk(root) if root else ():
+        for name in names:
+            path = f"{folder.removeprefix(root)}/{name}"
+            if path == ours:
+                continue
+            yield Copy(path, f"{folder}/{name}")
+            soname = elf.read_soname(f"{folder}/{name}") if ".so." in name else ""
+            if soname and soname != name:
+                yield Link(f"{os.path.dirname(path)}/{soname}", name)
+
+
 def _libraries(machine: Machine, directory: str, *, bits: int, known: dict[str, bytes]) -> Iterator[Entry]:
     version = machine.library_version
     kind = (elf.MACHINES if bits == 64 else elf.MACHINES_32)[machine.architecture]
-    for library in driverfiles.LIBRARIES:
+    branch = machine.driver.branch if machine.driver else 0
+    for library in driverfiles.libraries(branch):
         if bits == 32 and not library.in_32_bit:
             continue
         place = f"{directory}/{library.directory}".rstrip("/")
@@ -135,10 +161,15 @@ def cache_entries(machine: Machine, libraries: Iterable[Entry]) -> Iterator[ldca
     narrow = ldcache.FLAG_I386 if machine.architecture == "x86_64" else ldcache.FLAG_ARM_HARD_FLOAT
     flags = {f"/usr/lib/{machine.triplet}": wide, f"/usr/lib/{machine.triplet32}": narrow}
     sonames = {driverfiles.soname(library, machine.library_version) for library in driverfiles.LIBRARIES}
-    for entry in libraries:
-        directory, _, name = entry.path.rpartition("/")
-        if directory in flags and (name in sonames or isinstance(entry, Link)):
-            yield ldcache.Entry(name, entry.path, flags[directory])
+    for path in dict.fromkeys(entry.path for entry in libraries if _is_loadable(entry, sonames)):
+        directory, _, name = path.rpartition("/")
+        if directory in flags:
+            yield ldcache.Entry(name, path, flags[directory])
+
+
+def _is_loadable(entry: Entry, sonames: set[str]) -> bool:
+    """Tell whether ldconfig enters a name: a link, or a file that has its SONAME as its name."""
+    return isinstance(entry, Link) or os.path.basename(entry.path) in sonames
 
 
 def _kernel(machine: Machine) -> Iterator[Entry]:
@@ -228,17 +259,24 @@ def can_make_nodes(directory: Path) -> bool:
     return True
 
 
-def write_tree(machine: Machine, directory: Path | str, *, nodes: bool | None = None) -> list[Entry]:
+def write_tree(
+    machine: Machine, directory: Path | str, *, nodes: bool | None = None, copies: bool = True
+) -> list[Entry]:
     """Write a machine's tree below a directory; with nodes=None, real nodes are made where that is possible.
 
-    A node that cannot be made is an empty file, onto which a lane can bind a device. Returns what was written.
+    A node that is not made, or with copies=False a large file, is an empty file, onto which a lane can bind the real
+    thing. Returns what was written.
     """
     root = Path(directory).absolute()
     root.mkdir(parents=True, exist_ok=True)
     real = can_make_nodes(root) if nodes is None else nodes
     found = entries(machine, dev_directory=f"{root}/dev")
-    write(found, root, nodes=real)
+    write([entry if copies else _emptied(entry) for entry in found], root, nodes=real)
     return found
+
+
+def _emptied(entry: Entry) -> Entry:
+    return File(entry.path, b"", 0o755) if isinstance(entry, Copy) else entry
 
 
 def write(found: Iterable[Entry], root: Path, *, nodes: bool) -> None:
@@ -268,6 +306,9 @@ def _write_entry(entry: Entry, path: str, *, nodes: bool) -> None:
             return
         case File():
             _write_file(path, entry.data, entry.mode)
+        case Copy():
+            _remove(path)
+            shutil.copy(entry.source, path)
         case Link():
             _remove(path)
             os.symlink(entry.target, path)

@@ -157,6 +157,12 @@ LAYOUTS = {
     "pci_info_ext": pynvml.nvmlPciInfoExt_v1_t,
     "bar1": pynvml.c_nvmlBAR1Memory_t,
     "utilization": pynvml.c_nvmlUtilization_t,
+    "temperature": pynvml.c_nvmlTemperature_v1_t,
+    "margin_temperature": pynvml.c_nvmlMarginTemperature_v1_t,
+    "sram_errors": pynvml.c_nvmlEccSramErrorStatus_v1_t,
+    "fabric": pynvml.c_nvmlGpuFabricInfo_t,
+    "fabric_v2": pynvml.c_nvmlGpuFabricInfo_v2_t,
+    "fabric_v3": pynvml.c_nvmlGpuFabricInfo_v3_t,
     "attributes": pynvml.c_nvmlDeviceAttributes,
     "gpu_instance_profile": pynvml.c_nvmlGpuInstanceProfileInfo_t,
     "gpu_instance_profile_v2": pynvml.c_nvmlGpuInstanceProfileInfo_v2_t,
@@ -235,7 +241,13 @@ def test_every_stub_refuses(tmp_path: Path) -> None:
     """Before initialisation every function answers "uninitialised" without touching its arguments."""
     path = tmp_path / "libnvidia-ml.so.1"
     path.write_bytes(image.render(declaration.load("two-h100")))
-    free = ("nvmlInit", "nvmlErrorString", "nvmlInternal", "nvmlSystemGetNVMLVersion", "nvmlSystemGetCudaDriverVersion")
+    free = (
+        "nvmlInit",
+        "nvmlErrorString",
+        "nvmlInternalGetExportTable",
+        "nvmlSystemGetNVMLVersion",
+        "nvmlSystemGetCudaDriverVersion",
+    )
     with loaded(path) as library:
         for name in build.symbols(570):
             if not name.startswith(free):

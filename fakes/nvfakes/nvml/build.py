@@ -16,7 +16,10 @@ from nvfakes.errors import FakeError
 
 SOURCES = Path(__file__).parent
 BRANCHES = (535, 550, 999)
-LIBRARY_SOURCES = ("data.c", "lifecycle.c", "device.c", "system.c", "mig.c", "board.c")
+LIBRARY_SOURCES = (
+    "data.c", "lifecycle.c", "device.c", "system.c", "mig.c", "board.c", "errors.c", "links.c", "fields.c",
+    "processes.c", "events.c", "table.c",
+)  # fmt: skip
 
 _LIBC = ("open", "close", "read", "usleep", "nanosleep", "__errno_location", "memcpy", "memset")
 _SMI_LIBC = ("printf", "puts", "putchar", "strstr", "strcmp", "exit")

@@ -60,6 +60,12 @@ static int read_address(const char *text, u64 parts[4]) {
 
 int read_bus(const char *text, u64 parts[4]) { return text && read_address(text, parts); }
 
+void write_bus(char *text, u32 domain_digits, const u64 parts[4]) {
+    char *end = put_hex(text, parts[0], domain_digits, 1);
+    end = put_hex(put_text(end, ":"), parts[1], 2, 1);
+    put_text(put_hex(put_text(end, ":"), parts[2], 2, 1), ".0");
+}
+
 API nvmlDeviceGetHandleByPciBusId_v2(const char *address, const struct handle **device) {
     int status = enter();
     if (status != SUCCESS)
@@ -273,12 +279,8 @@ static int pci_facts(const struct handle *device, struct pci_info *info) {
     info->device = (u32)parts[2];
     info->device_id = (u32)number_or(gpu_fact(gpu, "pci.device_id"), 0);
     info->subsystem_id = (u32)number_or(gpu_fact(gpu, "pci.subsystem_id"), 0);
-    char *end = put_hex(info->bus_id_legacy, parts[0], 4, 1);
-    end = put_hex(put_text(end, ":"), parts[1], 2, 1);
-    put_text(put_hex(put_text(end, ":"), parts[2], 2, 1), ".0");
-    end = put_hex(info->bus_id, parts[0], 8, 1);
-    end = put_hex(put_text(end, ":"), parts[1], 2, 1);
-    put_text(put_hex(put_text(end, ":"), parts[2], 2, 1), ".0");
+    write_bus(info->bus_id_legacy, 4, parts);
+    write_bus(info->bus_id, 8, parts);
     return SUCCESS;
 }
 

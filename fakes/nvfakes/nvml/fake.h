@@ -86,4 +86,14 @@ int answer_u64(const struct handle *device, const char *name, u64 *out);
 int answer_text(const struct handle *device, const char *name, char *buffer, u32 length);
 int answer_pair(const struct handle *device, const char *first, const char *second, u32 *one, u32 *two);
 
+/* device.c: PCI addresses as text; links.c: connections; processes.c: what the internal table lists. */
+int read_bus(const char *text, u64 parts[4]);
+void write_bus(char *text, u32 domain_digits, const u64 parts[4]);
+u32 link_count(u32 gpu);
+int link_active(u32 gpu, u32 link);
+u32 links_between(u32 one, u32 two);
+u32 connection_level(u32 one, u32 two);
+int list_named(const struct handle *device, char kind, u32 *count, void *out);
+const char *declared_name(u32 pid);
+
 #endif

@@ -13,10 +13,12 @@ from nvfakes.machine import ComputeInstance, Driver, Gpu, GpuInstance, Machine
 from nvfakes.mig import device_name
 from nvfakes.models import nvml_answers
 from nvfakes.nvml import build
+from nvfakes.procfs import interrupt
 
 MAGIC = b"NVFAKES-FACTS-1\0"
 REGION = 1 << 20
 _PAGE = 4096
+_CPUS_PER_NODE = 48
 _HALVES = (64, REGION // 2)
 _WORDS = {"enabled": "1", "disabled": "0", "all_on": "0", "compute": "1", "low_dp": "2"}
 _NOT_APPLICABLE = ("N/A", "n/a", "Not Supported")
@@ -39,14 +41,15 @@ _CHOICES: Mapping[str, Mapping[str, int]] = {
 
 def facts(machine: Machine, dev_directory: str = "") -> dict[str, str]:
     """Return every fact of a machine; `dev_directory` is where its nodes are when they cannot be in /dev."""
-    found = {"gpus": str(len(machine.gpus))}
+    found = {"gpus": str(len(machine.gpus)), "switches": str(len(machine.switches))}
+    found |= {f"s{number}.bus_id": switch.bus for number, switch in enumerate(machine.switches)}
     driver = machine.driver
     if driver:
         found |= _driver_facts(driver, machine.library_version)
     if dev_directory:
         found["dev.directory"] = dev_directory
     for number, gpu in enumerate(machine.gpus):
-        for key, value in gpu_facts(gpu).items():
+        for key, value in {**_kernel_answers(machine, gpu), **gpu_facts(gpu)}.items():
             found[f"g{number}.{key}"] = value
     return found
 
@@ -60,6 +63,20 @@ def _driver_facts(driver: Driver, library_version: str) -> dict[str, str]:
         "nvml.version": f"{major}.{library_version}",
         "cuda.version": str(major * 1000 + minor * 10),
     }
+
+
+def _kernel_answers(machine: Machine, gpu: Gpu) -> dict[str, str]:
+    """Return what depends on the machine around a GPU."""
+    cpus = _CPUS_PER_NODE * max(gpu.numa_node, 0)
+    answers = {
+        "cpus": f"{cpus}:{_CPUS_PER_NODE}", "memory_nodes": f"{max(gpu.numa_node, 0)}:1", "irq": str(interrupt(gpu)),
+        "module_id": str(gpu.minor + 1), "multi_gpu_board": "0", "bus_type": "2",
+    }  # fmt: skip
+    if gpu.on_pci:
+        answers["board_id"] = str(int(gpu.bus.split(":")[1], 16) << 8)
+    if machine.driver and machine.driver.open_kernel:
+        answers |= {"gsp_firmware.mode": "1", "gsp_firmware.version": machine.driver.version}
+    return answers
 
 
 def gpu_facts(gpu: Gpu) -> dict[str, str]:

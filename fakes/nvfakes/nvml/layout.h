@@ -101,6 +101,42 @@ struct compute_instance_info {
     struct placement placement;
 };
 
+struct temperature {
+    u32 version, sensor;
+    i32 celsius;
+};
+
+struct margin_temperature {
+    u32 version;
+    i32 celsius;
+};
+
+struct sram_errors {
+    u32 version;
+    u64 aggregate_parity, aggregate_sec_ded, aggregate_corrected;
+    u64 volatile_parity, volatile_sec_ded, volatile_corrected;
+    u64 aggregate_l2, aggregate_sm, aggregate_pcie, aggregate_mcu, aggregate_other;
+    u32 threshold_exceeded;
+};
+
+struct fabric {
+    u8 cluster[16];
+    u32 status, clique, state;
+};
+
+struct fabric_v2 {
+    u32 version;
+    u8 cluster[16];
+    u32 status, clique, state, health;
+};
+
+struct fabric_v3 {
+    u32 version;
+    u8 cluster[16];
+    u32 status, clique, state, health;
+    u8 summary;
+};
+
 struct uuid_query {
     u32 version, type;
     union {

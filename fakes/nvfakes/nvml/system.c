@@ -96,12 +96,36 @@ API nvmlSystemGetDriverBranch(void *info, u32 length) {
     return text ? copy_text(text, out->branch, sizeof out->branch) : NOT_SUPPORTED;
 }
 
+/* What machines of today have none of: S-class units, excluded GPUs, host interface cards. */
+static int none(u32 *count) {
+    int status = enter();
+    if (status == SUCCESS && !count)
+        return INVALID_ARGUMENT;
+    if (status == SUCCESS)
+        *count = 0;
+    return status;
+}
+
+API nvmlUnitGetCount(u32 *count) { return none(count); }
+
+API nvmlGetExcludedDeviceCount(u32 *count) { return none(count); }
+
+API nvmlGetBlacklistDeviceCount(u32 *count) { return none(count); }
+
+API nvmlSystemGetHicVersion(u32 *count, void *entries) {
+    (void)entries;
+    return none(count);
+}
+
 API nvmlSystemGetProcessName(u32 process, char *buffer, u32 length) {
     int status = enter();
     if (status != SUCCESS)
         return status;
     if (!buffer || !length)
         return INVALID_ARGUMENT;
+    const char *declared = declared_name(process);
+    if (declared)
+        return copy_text(declared, buffer, length);
     char path[64];
     put_text(put_number(put_text(path, "/proc/"), process), "/cmdline");
     int fd = open(path, O_RDONLY | O_CLOEXEC);
