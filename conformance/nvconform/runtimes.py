@@ -15,6 +15,7 @@ from pathlib import Path
 
 CREATE_SECONDS = 40.0
 STEP_SECONDS = 20.0
+HYBRID_TREE = "/sys/fs/cgroup/unified"
 
 
 class RuntimeUnavailableError(Exception):
@@ -48,6 +49,20 @@ class Runtime:
         self._global = [program, "--root", str(state)]
         if rootless and name == "runc":
             self._global += ["--rootless", "true"]
+
+    def prepare_host(self) -> None:
+        """Make the sandbox's cgroup view one that the runtime accepts.
+
+        crun refuses hybrid trees (v1 controllers with a v2 tree beside them); without the v2 one it works on v1.
+        Raises: RuntimeUnavailableError when the view cannot be changed.
+        """
+        if self.name != "crun" or not Path(HYBRID_TREE, "cgroup.procs").exists():
+            return
+        result = subprocess.run(["umount", HYBRID_TREE], capture_output=True, text=True, timeout=20, check=False)
+        if result.returncode:
+            raise RuntimeUnavailableError(
+                f"crun refuses hybrid cgroups, and we cannot hide them: {result.stderr.strip()}"
+            )
 
     def version(self) -> str:
         """Return the first line of the runtime's own version text."""

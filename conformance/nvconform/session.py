@@ -140,6 +140,9 @@ class WorkerProcess:
         except SessionError:
             self.close()
             raise
+        if "unavailable" in self.hello:
+            self.close()
+            raise Unavailable(self.hello["unavailable"])
         if "error" in self.hello:
             self.close()
             raise SessionError(f"the worker on {machine} ({lane}) cannot start: {self.hello['error']}")

@@ -56,6 +56,7 @@ class Setup:
         self.prefix = self.work / "prefix"
         self._install()
         self.runtime = Runtime(settings.runtime, self.work / "state", rootless=self.lane == "rootless")
+        self.runtime.prepare_host()
         self.features = Features.detect(self.lane, self.work, settings.ordinary_user)
 
     @property

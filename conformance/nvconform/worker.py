@@ -15,6 +15,7 @@ from typing import Any
 
 from nvconform.attempt import Attempt
 from nvconform.case import Case, build
+from nvconform.runtimes import RuntimeUnavailableError
 from nvconform.setup import Settings, Setup
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -71,6 +72,9 @@ def main() -> int:
     settings = json.loads(sys.stdin.readline())
     try:
         worker = Worker(Settings(**settings))
+    except RuntimeUnavailableError as error:
+        answer({"unavailable": str(error)})
+        return 1
     except Exception as error:  # noqa: BLE001 - told to the session, which knows what to do
         answer({"error": f"{type(error).__name__}: {error}"})
         return 1
