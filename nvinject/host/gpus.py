@@ -114,7 +114,9 @@ def _describe_gpu(
         node=node,
         node_fault=fault,
         mig_devices=mig_devices,
-        mig_capable=bool(mig_devices) or proc.exists(f"{CAPABILITIES}/gpu{minor}/mig"),
+        # The kernel shows which instances a GPU has, not which GPUs could have some; only NVML tells those apart. Where
+        # the driver manages MIG at all, a GPU without it has no capability that a container could be given by mistake.
+        mig_capable=proc.exists(f"{CAPABILITIES}/mig/config"),
     )
 
 

@@ -110,7 +110,9 @@ def test_mig_devices(tree: HostTree) -> None:
     """Slices are counted by GPU instance and compute instance, each with two capability files and two nodes."""
     tree.add_gpu(0, "0000:17:00.0")
     tree.add_gpu(1, "0000:18:00.0")
-    (tree.proc / "driver/nvidia/capabilities/gpu1/mig").mkdir(parents=True)
+    management = tree.proc / "driver/nvidia/capabilities/mig/config"
+    management.parent.mkdir(parents=True)
+    management.touch()
     for gpu_instance, compute_instance in ((10, 0), (2, 0), (2, 1)):
         tree.add_mig(0, gpu_instance, compute_instance)
     gpus, notes = find(tree)
