@@ -125,7 +125,9 @@ def survey(listing: Listing, known: "Mapping[str, str]", link_target: "Callable[
     for link in (known_links - owned.keys()) | crowded:
         target = link_target(link)
         if target in files:
-            explained[target] = known[link]
+            # The link that ld(1) needs leads to a file with another SONAME, which wants an entry of its own.
+            if not link.endswith(".so"):
+                explained[target] = known[link]
         elif target and "/" not in target and target not in links:
             dangling.add(link)
         elif target not in owned:
@@ -142,6 +144,7 @@ def survey(listing: Listing, known: "Mapping[str, str]", link_target: "Callable[
 def _owned_files(unknown_files: "set[str]", known_links: "set[str]") -> "tuple[dict[str, str], set[str]]":
     """Return the file of each known versioned link, its name continuing the link's after a dot.
 
+    Should the link lead to a file of another name that is gone, ldconfig would make it lead to this one.
     The second value are links with several such files, which are in no pair then.
     """
     owned: dict[str, str] = {}

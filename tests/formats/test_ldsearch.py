@@ -290,9 +290,11 @@ def directories(draw: st.DrawFn) -> tuple[dict[str, str], dict[str, str]]:
         for version in draw(VERSIONS):
             files[f"{stem}.so.{version}"] = f"{stem}.so.{version[0]}"
         for major in ("1", "2"):
-            if f"{stem}.so.{major}" not in files and draw(st.booleans()):
-                minor = draw(st.sampled_from(["0", "1", "2.3", "5"]))
-                links[f"{stem}.so.{major}"] = f"{stem}.so.{major}.{minor}"
+            soname = f"{stem}.so.{major}"
+            if soname not in files and draw(st.booleans()):
+                # A link beside a file of its version leads to one: where it does not, ldconfig makes it.
+                there = sorted(name for name in files if files[name] == soname)
+                links[soname] = draw(st.sampled_from(there or [f"{soname}.9"]))
         if draw(st.booleans()):
             links[f"{stem}.so"] = f"{stem}.so.{draw(st.sampled_from(['1', '2', '1.1']))}"
     return files, links
