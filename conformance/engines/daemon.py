@@ -21,6 +21,7 @@ from pathlib import Path
 import docker
 from docker.errors import DockerException
 
+PREPARE_SECONDS = 300
 START_SECONDS = 60
 STOP_SECONDS = 30
 CALL_SECONDS = 60
@@ -87,6 +88,8 @@ class Daemon:
         (self.folder / "daemon.json").write_text("{}\n")  # not /etc/docker/daemon.json of this machine
         wrapper = self.folder / "runtime"
         nvfakes("runtime-wrapper", str(wrapper))
+        # What a machine needs is compiled and unpacked the first time; the daemon's time limit is not for that.
+        nvfakes("run", self.machine, "--", "true", seconds=PREPARE_SECONDS)
         command = [
             *(sys.executable, "-m", "nvfakes", "run", self.machine, "--"),
             *(UNIFIED_VIEW if self.unified else ()),
@@ -243,10 +246,10 @@ def host_state() -> set[str]:
     return named | {f"path {path}" for path in HOST_PATHS if Path(path).exists()}
 
 
-def nvfakes(*arguments: str) -> None:
+def nvfakes(*arguments: str, seconds: int = CALL_SECONDS) -> None:
     """Run a command of nvfakes; raises DaemonError with what it said."""
     done = subprocess.run(
-        [sys.executable, "-m", "nvfakes", *arguments], capture_output=True, text=True, check=False, timeout=CALL_SECONDS
+        [sys.executable, "-m", "nvfakes", *arguments], capture_output=True, text=True, check=False, timeout=seconds
     )
     if done.returncode != 0:
         raise DaemonError(f"nvfakes {arguments[0]} failed: {done.stderr.strip()}")

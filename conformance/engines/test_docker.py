@@ -270,8 +270,17 @@ def test_nothing_is_left_behind(dockerd: str, hook: Path, images: dict[str, byte
     assert daemon.ended
 
 
-def test_daemon_that_does_not_start_is_explained(dockerd: str, tmp_path: Path) -> None:
-    """The end of the log is in the message; nothing is left of that attempt either."""
-    daemon = Daemon(dockerd, tmp_path / "dockerd.log", f"{tmp_path}/missing.yaml", None)
-    with pytest.raises(DaemonError, match=r"did not start on machine .*/missing\.yaml"), started(daemon, {}):
+BROKEN = [
+    pytest.param("two-h100", "/bin/ls", r"did not start on machine two-h100; .*\s.*unrecognized option", id="program"),
+    pytest.param("/nonexistent.yaml", "/bin/ls", r"nvfakes run failed: .*/nonexistent\.yaml", id="machine"),
+]
+
+
+@pytest.mark.usefixtures("dockerd")
+@pytest.mark.parametrize(("machine", "program", "message"), BROKEN)
+def test_daemon_that_does_not_start_is_explained(tmp_path: Path, machine: str, program: str, message: str) -> None:
+    """What it said is in the message, and nothing is left of that attempt either."""
+    daemon = Daemon(program, tmp_path / "dockerd.log", machine, None)
+    with pytest.raises(DaemonError, match=message), started(daemon, {}):
         pytest.fail("it started")
+    assert daemon.leftovers() == []
