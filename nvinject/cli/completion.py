@@ -58,8 +58,10 @@ def find_words() -> "dict[str, tuple[str, list[str]]]":
             following = [*hook.WORKING_STAGES, *hook.IDLE_STAGES, "-config", "-debug"]
         elif name == "runtime":
             following = ["--as", "--low-level", "--help"]
-        elif name == "create-container":
+        elif name in {"create-container", "cdi-hook", "ctk"}:
             following = ["--help"]
+        elif name == "cdi":
+            following = [word for word, _, _ in command.COMMANDS]
         elif name == "completion":
             following = ["bash", "zsh", "fish"]
         else:

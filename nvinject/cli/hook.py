@@ -31,6 +31,8 @@ Runtimes call it; under the name nvidia-container-runtime-hook it is what docker
   -debug         write each step to standard error
   -legacy        work whatever nvidia-container-runtime.mode says: the runtime shim has chosen this hook
 
+nvinject hook create-symlinks and its like are the hooks of CDI specs: see nvinject cdi-hook --help.
+
 example:
   echo '{"pid": 4711, "bundle": "/run/bundle"}' | nvinject hook prestart
 """
@@ -42,6 +44,11 @@ MAXIMUM_INPUT = 64 << 20  # bytes; a config.json of a big pod has some hundred k
 
 def main(arguments: "list[str]") -> int:
     """Run one stage of the hook; returns 0, or raises an NvinjectError."""
+    # Stages have no hyphen, the hooks of CDI specs have one but for chmod.
+    if arguments and (arguments[0] == "chmod" or arguments[0].find("-") > 0):
+        from nvinject.cli.cdihook import main as run_cdi_hook
+
+        return run_cdi_hook(arguments)
     stage, config, debug, legacy = parse_arguments(arguments)
     if stage == "help":
         sys.stdout.write(HELP)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import argparse
 
 LAUNCHER_NAME = "nvinject"
-LINK_NAMES = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
+LINK_NAMES = ("nvidia-container-runtime-hook", "nvidia-container-toolkit", "nvidia-cdi-hook", "nvidia-ctk")
 SHIM_NAME = "nvidia-container-runtime"
 SHIM_LINK_NAMES = ("nvidia-container-runtime.cdi", "nvidia-container-runtime.legacy")
 
@@ -25,16 +25,30 @@ LAUNCHER = """\
 #!{interpreter} -IS
 # Written by `nvinject install`; the hook's way in. See docs/architecture.md, "The launcher".
 import gc
+import marshal
 import posix
 import sys
+from _frozen_importlib_external import MAGIC_NUMBER
 
 gc.disable()
-if sys.argv[1:2] == ["hook"] or sys.argv[0].endswith(("/nvidia-container-runtime-hook", "/nvidia-container-toolkit")):
+if sys.argv[0].endswith("/nvidia-cdi-hook") or sys.argv[1:2] == ["create-container"] or "-" in "".join(sys.argv[2:3]):
+    # The working directory of these may be the one way to the container's root file system.
+    posix.closerange(3, 0x7FFFFFFF)
+elif sys.argv[1:2] == ["hook"] or sys.argv[0].endswith(("/nvidia-container-runtime-hook", "/nvidia-container-toolkit")):
     posix.chdir("/")
     posix.closerange(3, 0x7FFFFFFF)
-elif sys.argv[1:2] == ["create-container"]:
-    posix.closerange(3, 0x7FFFFFFF)
 sys.path += {directories!r}
+try:
+    name = {bundle!r}.replace("TAG", sys.implementation.cache_tag)
+    bundle = posix.open(name, posix.O_RDONLY | posix.O_CLOEXEC)
+    head = posix.read(bundle, 65536)
+    if head.startswith(MAGIC_NUMBER):
+        finder, index = marshal.loads(head[len(MAGIC_NUMBER):])
+        space = {{}}
+        exec(finder, space)
+        space["install"](bundle, {root!r}, index)
+except (OSError, ValueError, EOFError, TypeError):
+    pass  # not written: modules are found one by one
 from nvinject.cli.main import run
 
 run()
@@ -87,7 +101,7 @@ def main(arguments: "list[str]") -> int:
     if not options.dry_run:
         if options.links:
             refuse_foreign(shim)
-        write(launcher, LAUNCHER.format(interpreter=interpreter, directories=directories))
+        write(launcher, format_launcher_of(interpreter, directories))
         if options.links:
             write(shim, format_launcher(launcher))
             for name, target in links:
@@ -114,11 +128,11 @@ def find_interpreter() -> str:
 
 
 def find_directories() -> "list[str]":
-    """Return the directories that hold nvinject and the NVML bindings, each once."""
+    """Return the directories that hold nvinject and the modules that it imports, each once."""
     import importlib.util
 
     found: list[str] = []
-    for module in ("nvinject", "pynvml"):
+    for module in ("nvinject", "pynvml", "yaml", "pyroute2"):
         spec = importlib.util.find_spec(module)
         if spec is None or spec.origin is None:
             continue

@@ -20,9 +20,11 @@ COMMANDS = (
     ("hook", "nvinject.cli.hook", "inject GPUs into a created container (called by runtimes)"),
     ("runtime", "nvinject.cli.runtime", "stand in front of runc or crun and edit what containers are made of"),
     ("create-container", "nvinject.cli.createcontainer", "do what config.json cannot say (called by runtimes)"),
+    ("cdi-hook", "nvinject.cli.cdihook", "do what a CDI spec asks for (called by runtimes)"),
     ("plan", "nvinject.cli.plan", "show what would be injected into a container, and why"),
     ("check", "nvinject.cli.check", "check an image's requirements against this host or given values"),
     ("cdi", "nvinject.cli.cdi", "generate, list, explain, validate, inject and refresh CDI specs"),
+    ("ctk", "nvinject.cli.ctk", "behave as nvidia-ctk does in its commands cdi and hook"),
     ("install", "nvinject.cli.install", "lay down the launcher and the names that engines look for"),
     ("completion", "nvinject.cli.completion", "print a completion script for bash, zsh or fish"),
 )
@@ -31,6 +33,8 @@ COMMANDS = (
 NAMES = {
     "nvidia-container-runtime-hook": ("hook",),
     "nvidia-container-toolkit": ("hook",),
+    "nvidia-cdi-hook": ("cdi-hook",),
+    "nvidia-ctk": ("ctk",),
     "nvidia-container-runtime": ("runtime", "--as", "nvidia-container-runtime", "--"),
     "nvidia-container-runtime.cdi": ("runtime", "--as", "nvidia-container-runtime.cdi", "--"),
     "nvidia-container-runtime.legacy": ("runtime", "--as", "nvidia-container-runtime.legacy", "--"),

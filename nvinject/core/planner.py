@@ -141,22 +141,25 @@ def plan_application_profile(request: ContainerRequest, selection: Selection) ->
     """Tell EGL which GPUs it may use: it would otherwise open every GPU that it finds on the PCI bus."""
     if not selection.gpus or not any(capability in GRAPHICS for capability in request.capabilities):
         return []
+    return [application_profile(frozenset(gpu.minor for gpu in selection.gpus))]
+
+
+def application_profile(gpu_minors: frozenset[int]) -> MaskDirectory:
+    """Return the cover that names GPUs to EGL by their minors, of which it knows those below 64."""
     mask = 0
-    for gpu in selection.gpus:
-        mask |= 1 << gpu.minor
+    for minor in gpu_minors:
+        mask |= 1 << minor if minor < 64 else 0
     content = (
         '{"profiles": [{"name": "_container_", "settings": ["EGLVisibleDGPUDevices", '
         f'{mask:#x}]}}], "rules": [{{"pattern": [], "profile": "_container_"}}]}}\n'
     )
-    return [
-        MaskDirectory(
-            target=PROFILE_DIRECTORY,
-            mode=0o555,
-            files=((PROFILE_FILE, content, 0o444),),
-            flags=MASK_FLAGS,
-            reason="EGL shall use the visible GPUs only",
-        )
-    ]
+    return MaskDirectory(
+        target=PROFILE_DIRECTORY,
+        mode=0o555,
+        files=((PROFILE_FILE, content, 0o444),),
+        flags=MASK_FLAGS,
+        reason="EGL shall use the visible GPUs only",
+    )
 
 
 def plan_binaries(inventory: Inventory, request: ContainerRequest) -> list[Operation]:
@@ -316,19 +319,47 @@ def plan_gpus(inventory: Inventory, selection: Selection) -> list[Operation]:
                 f"run {catalog.node_remedy(path)} as root",
             )
         operations += expose_node(inventory, gpu.node, f"GPU {gpu.index} ({gpu.uuid})")
-        if gpu.proc_directory:
-            operations.append(
-                BindFile(
-                    source=proc_source(inventory, gpu.proc_directory),
-                    target=gpu.proc_directory,
-                    flags=PROC_FLAGS,
-                    reason=f"GPU {gpu.index} ({gpu.uuid})",
-                )
-            )
+        operations += show_gpu_proc(inventory, gpu)
         # A GPU that is cut into slices draws nothing.
         if not gpu.mig_devices:
             operations += plan_display(inventory, gpu)
     return operations
+
+
+def show_gpu_proc(inventory: Inventory, gpu: Gpu) -> list[Operation]:
+    """Show a GPU's folder of the driver's procfs."""
+    if not gpu.proc_directory:
+        return []
+    reason = f"GPU {gpu.index} ({gpu.uuid})"
+    return [show_proc(inventory, gpu.proc_directory, reason)]
+
+
+def show_proc(inventory: Inventory, path: str, reason: str) -> BindFile:
+    """Show a file or folder of the driver's procfs."""
+    return BindFile(source=proc_source(inventory, path), target=path, flags=PROC_FLAGS, reason=reason)
+
+
+def plan_visible_proc(
+    inventory: Inventory, gpu_minors: frozenset[int], capability_minors: frozenset[int]
+) -> tuple[Operation, ...]:
+    """Cover the driver's procfs but for what belongs to the device nodes that a container has.
+
+    That is what a container gets whose devices were chosen by somebody else: its nodes tell which they were.
+    """
+    operations = plan_driver_proc(inventory)
+    for gpu in inventory.gpus:
+        if gpu.minor in gpu_minors:
+            operations += show_gpu_proc(inventory, gpu)
+    capabilities = f"{DRIVER_PROC}/capabilities"
+    managing = [node for node in (inventory.mig_config_node, inventory.mig_monitor_node) if node is not None]
+    if any(node.minor in capability_minors for node in managing):
+        return (*operations, show_proc(inventory, capabilities, "the container manages MIG"))
+    for gpu in inventory.gpus:
+        for mig in gpu.mig_devices:
+            for file, node in zip(mig.capability_files, mig.nodes, strict=False):
+                if node.minor in capability_minors:
+                    operations.append(show_proc(inventory, file, f"MIG device of GPU {gpu.index}"))
+    return without_repeats(operations)
 
 
 def plan_display(inventory: Inventory, gpu: Gpu) -> list[Operation]:
@@ -369,7 +400,7 @@ def plan_mig_device(inventory: Inventory, gpu: Gpu, mig_device: MigDevice) -> li
         raise HostError(f"{reason} cannot be used: {mig_device.node_fault}", f"run {' and '.join(remedies)} as root")
     operations: list[Operation] = []
     for position, file in enumerate(mig_device.capability_files):
-        operations.append(BindFile(source=proc_source(inventory, file), target=file, flags=PROC_FLAGS, reason=reason))
+        operations.append(show_proc(inventory, file, reason))
         if position < len(mig_device.nodes):
             operations += expose_node(inventory, mig_device.nodes[position], reason)
     return operations
@@ -388,7 +419,7 @@ def plan_mig_management(inventory: Inventory, request: ContainerRequest, selecti
     reason = "the container manages MIG"
     capabilities = f"{DRIVER_PROC}/capabilities"
     operations: list[Operation] = [
-        BindFile(source=proc_source(inventory, capabilities), target=capabilities, flags=PROC_FLAGS, reason=reason),
+        show_proc(inventory, capabilities, reason),
         BindFile(
             source=below(inventory.roots.dev, catalog.CAPABILITY_DIRECTORY),
             target=catalog.CAPABILITY_DIRECTORY,

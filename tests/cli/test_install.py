@@ -38,7 +38,7 @@ def test_launcher_is_isolated_and_absolute(prefix: Path) -> None:
 @pytest.mark.parametrize("name", ["nvinject", *LINK_NAMES])
 def test_each_name_runs(prefix: Path, name: str) -> None:
     """Under its own name it shows its version, under the engines' names it is the hook."""
-    arguments = ["--version"] if name == "nvinject" else ["poststop"]
+    arguments = ["--version"] if name in {"nvinject", "nvidia-cdi-hook", "nvidia-ctk"} else ["poststop"]
     done = run(prefix / "bin" / name, *arguments)
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -1,0 +1,54 @@
+"""nvidia-ctk's commands `cdi` and `hook`, under its own name and with its global options.
+
+Belongs here: the way to nvinject's commands. Does not belong here: anything that they do.
+"""
+
+import os
+import sys
+
+from nvinject.errors import UsageError
+
+HELP = """\
+usage: nvidia-ctk [--debug] [--quiet] [--config FILE] (cdi | hook) ...
+
+The NVIDIA Container Toolkit's command line, as far as nvinject has it: `nvidia-ctk cdi` is `nvinject cdi`, `nvidia-ctk
+hook` is nvidia-cdi-hook.
+
+example:
+  nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml
+"""
+
+COMMANDS = ("cdi", "hook")
+
+
+def main(arguments: "list[str]") -> int:
+    """Run the command that follows the global options."""
+    words, passed = list(arguments), []
+    while words and words[0].startswith("-"):
+        flag, equals, value = words.pop(0).lstrip("-").partition("=")
+        if flag in {"debug", "d", "quiet"}:
+            passed.append(f"--{flag}{equals}{value}")
+        elif flag == "config":
+            if not equals and not words:
+                raise UsageError("--config needs a file", "give its path after --config")
+            os.environ["NVIDIA_CTK_CONFIG"] = value if equals else words.pop(0)
+        elif flag in {"version", "v"}:
+            from nvinject import __version__
+
+            sys.stdout.write(f"NVIDIA Container Toolkit CLI version {__version__} (nvinject)\n")
+            return 0
+        elif flag in {"help", "h"}:
+            sys.stdout.write(HELP)
+            return 0
+        else:
+            raise UsageError(f"unknown option --{flag}", "nvidia-ctk --help lists the options")
+    if words[:1] == ["hook"]:
+        from nvinject.cli.cdihook import main as run_hook
+
+        return run_hook([*passed, *words[1:]])
+    if words[:1] == ["cdi"]:
+        from nvinject.cli.cdi import main as run_cdi
+
+        return run_cdi(words[1:])
+    what = f"nvinject has no command for nvidia-ctk {words[0]}" if words else "which command?"
+    raise UsageError(what, f"use one of {', '.join(COMMANDS)}")
