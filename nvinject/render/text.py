@@ -11,9 +11,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+WIDEST_COLUMN = 80  # characters; a longer cell pushes the rest of its own row only
+
+
 def format_table(head: "Sequence[str]", rows: "Sequence[Sequence[str]]") -> str:
     """Return rows in columns under a head, each line ended by a newline; the last column is never padded."""
-    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
+    widths = [
+        max(len(row[column]) for row in (head, *rows) if len(row[column]) <= WIDEST_COLUMN)
+        for column in range(len(head))
+    ]
     lines = []
     for row in (head, ["-" * width for width in widths], *rows):
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
@@ -43,7 +49,7 @@ def operation_values(operation: Operation) -> "dict[str, object]":
 def plain(start: "dict[str, object]", record: object) -> "dict[str, object]":
     """Return the fields of a record as values that JSON knows."""
     values = dict(start)
-    for field in type(record)._fields:  # type: ignore[attr-defined]  # noqa: SLF001 - a record's own field list
+    for field in type(record)._fields:  # type: ignore[attr-defined]
         values[field] = plain_value(getattr(record, field))
     return values
 
