@@ -7,20 +7,30 @@ nothing of it runs, but the image is as hostile as ever: all paths are resolved 
 
 import os
 
+from nvinject.core.plan import UpdateLoaderCache
 from nvinject.errors import ContainerError, NvinjectError
 from nvinject.linux import mounts
 from nvinject.render.journal import Journal
-from nvinject.render.operations import Executor
+from nvinject.render.loadercache import CACHE
+from nvinject.render.operations import PARENT_MODE, Executor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nvinject.core.plan import Operation
+    from nvinject.render.operations import Source
 
 
 class _RootfsExecutor(Executor):
     """An executor that gives what it makes to the owner of the folder it lies in: the container's root."""
+
+    def execute(self, operation: "Operation", source: "Source | None") -> None:
+        if isinstance(operation, UpdateLoaderCache):
+            # The cache's own folder has to be there first: whoever puts the file would make it as ours.
+            parent_fd, _ = self._parent(operation.musl_path_file or CACHE, PARENT_MODE, follow_last=False)
+            os.close(parent_fd)
+        super().execute(operation, source)
 
     def _journal_file(self, parent_fd: int, name: str, path: str) -> None:
         super()._journal_file(parent_fd, name, path)
