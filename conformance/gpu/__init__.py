@@ -1,0 +1,1 @@
+"""Tests for machines with a real GPU."""
