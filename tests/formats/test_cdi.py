@@ -1,18 +1,16 @@
 """CDI specs: what is accepted, what is refused and where, versions, and reading back what was written."""
 
 import json
-import os
 from typing import Any
 
-import jsonschema
 import pytest
-import referencing
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nvinject.formats import cdi
 
-SCHEMA_DIRECTORY = os.path.join(os.path.dirname(__file__), "..", "data", "cdi-schema")
+from .cdischema import load_validator
+
 EDITS: dict[str, Any] = {"deviceNodes": [{"path": "/dev/nvidia0"}]}
 
 
@@ -23,18 +21,6 @@ def document(**changes: Any) -> dict[str, Any]:
 
 def with_edits(**edits: Any) -> dict[str, Any]:
     return document(containerEdits=edits, cdiVersion="1.1.0")
-
-
-def load_validator() -> jsonschema.Draft7Validator:
-    loaded = {}
-    for name in ("schema.json", "defs.json"):
-        with open(os.path.join(SCHEMA_DIRECTORY, name), encoding="utf-8") as file:
-            loaded[name] = json.load(file)
-    specification = referencing.jsonschema.DRAFT7
-    registry: referencing.Registry[Any] = referencing.Registry().with_resources(
-        (name, specification.create_resource(content)) for name, content in loaded.items()
-    )
-    return jsonschema.Draft7Validator(loaded["schema.json"], registry=registry)
 
 
 VALIDATOR = load_validator()

@@ -1,0 +1,113 @@
+"""CDI specs of whole machines, compared with golden files; `pytest --update tests/golden` writes them anew.
+
+A golden file that changes is a change of what every container on such a machine gets: read its difference.
+"""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from nvfakes import declaration, tree
+from nvinject.cli.main import main
+from nvinject.formats import cdi
+from tests.formats.cdischema import load_validator
+
+Capture = pytest.CaptureFixture[str]
+FOLDER = Path(__file__).parent / "cdi"
+VALIDATOR = load_validator()
+HOOK = "/usr/bin/nvidia-cdi-hook"
+SHIPPED = [name for name in declaration.shipped() if name != "no-driver"]
+
+# name of the golden file, machine, options
+CASES = [
+    *((f"{name}.yaml", name, ()) for name in SHIPPED),
+    ("two-h100.management.yaml", "two-h100", ("--mode", "management")),
+    ("two-h100.imex.yaml", "two-h100", ("--mode", "imex", "--no-all-device")),
+    ("two-h100.one.yaml", "two-h100", ("--device-id", "1", "--device-name-strategy", "type-index", "--no-all-device")),
+    ("two-h100.compute.yaml", "two-h100", ("--capability", "compute,utility", "--stamp", "annotations")),
+    ("mig-h100.slice.json", "mig-h100", ("--device", "0:1", "--format", "json", "--disable-hook", "all")),
+    ("h100x8.nvswitch.yaml", "h100x8", ("--mode", "nvswitch", "--stamp", "none")),
+]
+
+
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return the trees that were written so far."""
+    base = tmp_path_factory.mktemp("machines")
+    if not tree.can_make_nodes(base):
+        pytest.skip("device nodes cannot be made here, and a spec has their numbers")
+    if shutil.which("cc") is None:
+        pytest.skip("the fake NVML library needs a C compiler")
+    return {"": base}
+
+
+def machine(machines: dict[str, Path], name: str) -> Path:
+    """Return the folder of a machine's tree, written the first time that it is asked for."""
+    if name not in machines:
+        folder = machines[""] / name
+        tree.write_tree(declaration.load(name), folder)
+        (folder / "config.toml").write_text(
+            f'[nvidia-container-cli]\nroot = "{folder}"\n'
+            f'[nvinject]\ndev-root = "{folder}"\nproc-root = "{folder}/proc"\nsys-root = "{folder}/sys"\n'
+        )
+        machines[name] = folder
+    return machines[name]
+
+
+def generate(folder: Path, capsys: Capture, *options: str) -> str:
+    """Return the spec of a machine, its folder shown as /host."""
+    config = ("--config", str(folder / "config.toml"), "--nvidia-cdi-hook-path", HOOK)
+    code = main(["cdi", "generate", *config, *options])
+    captured = capsys.readouterr()
+    assert code == 0, captured.err
+    return captured.out.replace(str(folder), "/host")
+
+
+def parse(text: str, name: str) -> Any:
+    return json.loads(text) if name.endswith(".json") else yaml.safe_load(text)
+
+
+@pytest.mark.parametrize(("name", "described", "options"), CASES, ids=[case[0] for case in CASES])
+def test_golden(
+    name: str,
+    described: str,
+    options: tuple[str, ...],
+    machines: dict[str, Path],
+    capsys: Capture,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The spec is the golden one, follows schema and version, and names what every hook needs."""
+    monkeypatch.setenv("PATH", "/usr/bin")
+    text = generate(machine(machines, described), capsys, *options)
+    golden = FOLDER / name
+    if request.config.getoption("--update"):
+        golden.write_text(text)
+    assert golden.exists(), f"{golden} is missing: run pytest --update tests/golden and read what it wrote"
+    assert text == golden.read_text()
+    document = parse(text, name)
+    assert list(VALIDATOR.iter_errors(document)) == []
+    spec = cdi.parse(document)
+    assert spec.version == cdi.needed_version(spec)[0]
+    hooks = [hook for _, edits in spec.every_edits() for hook in edits.hooks]
+    assert all(hook.env and hook.path.startswith("/") for hook in hooks)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_same_machine_gives_the_same_bytes(name: str, machines: dict[str, Path], capsys: Capture) -> None:
+    """Nothing in a spec depends on when or how often it was made."""
+    folder = machine(machines, name)
+    assert generate(folder, capsys) == generate(folder, capsys)
+
+
+def test_a_machine_without_a_driver_has_no_spec(machines: dict[str, Path], capsys: Capture) -> None:
+    """The refusal is that of every other command."""
+    folder = machine(machines, "no-driver")
+    assert main(["cdi", "generate", "--config", str(folder / "config.toml")]) == 6
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "no NVIDIA driver" in captured.err
