@@ -63,12 +63,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The rootless lane's container root is another user than the folder's owner.
         os.chmod(folder, 0o755)
         prefix = Path(folder) / "prefix"
-        subprocess.run(
+        installed = subprocess.run(
             [sys.executable, "-m", "nvinject", "install", "--prefix", str(prefix), "--links", "--json"],
-            check=True,
+            check=False,
             stdout=subprocess.DEVNULL,
             timeout=SECONDS,
         )
+        if installed.returncode != 0:
+            return installed.returncode
         again = ["--inside", folder, "--machine", options.machine, "--devices", options.devices]
         again += ["--capabilities", options.capabilities, "--require", options.require]
         command = [sys.executable, "-m", "nvfakes", "run", options.machine, "--"]
