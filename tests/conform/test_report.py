@@ -15,7 +15,7 @@ RESULTS: list[dict[str, Any]] = [
         "id": "b",
         "lane": "root",
         "status": "failed",
-        "differences": ["mounts: /x is missing"],
+        "differences": ["mounts: /x"],
         "message": "no",
         "code": 6,
     },
