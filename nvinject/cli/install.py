@@ -9,6 +9,7 @@ out and saves 2 ms.
 import os
 import sys
 
+from nvinject.bundle import bundle_path, write_bundle
 from nvinject.cli.shimlauncher import MARK, format_launcher
 from nvinject.errors import UsageError
 
@@ -182,10 +183,25 @@ def link(path: str, target: str = LAUNCHER_NAME) -> None:
     os.rename(temporary, path)
 
 
+def format_launcher_of(interpreter: str, directories: "list[str]") -> str:
+    """Return the text of the launcher for an interpreter and the directories of its modules."""
+    package = os.path.join(directories[0], "nvinject")
+    return LAUNCHER.format(
+        interpreter=interpreter, directories=directories, root=directories[0], bundle=bundle_path(package, "TAG")
+    )
+
+
 def compile_modules(directories: "list[str]") -> None:
-    """Byte-compile nvinject and the NVML bindings: without it every start compiles anew, 20 ms each time."""
+    """Byte-compile nvinject and the NVML bindings: without it every start compiles anew, 20 ms each time.
+
+    The bundle saves the hook another 3 ms. Where byte code cannot be written, nothing but time is lost.
+    """
     import compileall
 
+    try:
+        write_bundle(os.path.join(directories[0], "nvinject"))
+    except OSError as error:
+        sys.stderr.write(f"nvinject: warning: cannot write byte code: {error.filename}: {error.strerror}\n")
     quiet = 2
     compileall.compile_dir(os.path.join(directories[0], "nvinject"), quiet=quiet)
     for directory in directories:

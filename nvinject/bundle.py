@@ -1,0 +1,73 @@
+"""Writes all of nvinject's byte code into one file, for the launcher.
+
+Belongs here: compiling and the file's layout: the interpreter's magic number, then marshalled the finder's code and an
+index, then the modules' code, where the index says. Does not belong here: finding modules in it (bundlefinder.py).
+"""
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvinject.bundlefinder import Entry
+
+FINDER = "nvinject.bundlefinder"
+HEAD_SIZE = 1 << 16  # what the launcher reads at once; magic number, finder and index must fit
+
+
+def bundle_path(package: str, cache_tag: str) -> str:
+    """Return where the bundle of a package's directory lies: where its other byte code does."""
+    return f"{package}/__pycache__/bundle.{cache_tag}.bin"
+
+
+def write_bundle(package: str) -> str:
+    """Compile every module of the package's directory into its bundle; returns the path. Raises OSError."""
+    path = bundle_path(package, sys.implementation.cache_tag)
+    content = format_bundle(package)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    temporary = f"{path}.{os.getpid()}"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        os.rename(temporary, path)
+    except OSError:
+        os.unlink(temporary)
+        raise
+    return path
+
+
+def format_bundle(package: str) -> bytes:
+    """Return the bytes of a bundle; raises OSError, and ValueError for an index that is too long."""
+    import marshal
+    from importlib.util import MAGIC_NUMBER
+
+    root = os.path.dirname(package)
+    index: dict[str, Entry] = {}
+    codes: list[bytes] = []
+    place = HEAD_SIZE
+    finder = None
+    for source in find_sources(package):
+        path = root + source
+        status = os.stat(path)
+        with open(path, "rb") as file:
+            code = compile(file.read(), path, "exec", dont_inherit=True)
+        name = source[1:-3].replace("/", ".").removesuffix(".__init__")
+        if name == FINDER:
+            finder = code
+        codes.append(marshal.dumps(code))
+        index[name] = (place, len(codes[-1]), source, status.st_mtime_ns, status.st_size)
+        place += len(codes[-1])
+    head = MAGIC_NUMBER + marshal.dumps((finder, index))
+    if len(head) > HEAD_SIZE:
+        raise ValueError(f"the index of the bundle has {len(head)} bytes")
+    return b"".join((head.ljust(HEAD_SIZE, b"\0"), *codes))
+
+
+def find_sources(package: str) -> "list[str]":
+    """Return the source files below a package's directory, in order, as paths below the directory that holds it."""
+    root = os.path.dirname(package)
+    found = []
+    for directory, _, names in os.walk(package):
+        found += [os.path.join(directory, name)[len(root) :] for name in names if name.endswith(".py")]
+    return sorted(found)

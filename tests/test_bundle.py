@@ -1,0 +1,93 @@
+"""The bundle of byte code: modules come from it as long as it fits their sources, and from their files otherwise."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import nvinject
+from nvinject.bundle import bundle_path, find_sources, format_bundle, write_bundle
+from nvinject.cli.install import find_interpreter, format_launcher_of
+
+TAG = str(sys.implementation.cache_tag)
+REPORT = """
+import json
+modules = {name: type(module.__spec__.loader).__name__ for name, module in sys.modules.items() if "nvinject" in name}
+sys.stdout.write(json.dumps(modules))
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Return a directory with a copy of the package, without byte code."""
+    source = Path(nvinject.__file__).parent
+    shutil.copytree(source, tmp_path / "nvinject", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "nvinject/__pycache__").mkdir()
+    return tmp_path
+
+
+def load(root: Path, change: str = "") -> dict[str, str]:
+    """Run the launcher's own way in; returns the kind of loader of every module of ours."""
+    launcher = root / "launcher"
+    text = format_launcher_of(find_interpreter(), [str(root)]).replace("\nrun()\n", f"\n{change}\n{REPORT}")
+    launcher.write_text(text)
+    done = subprocess.run([sys.executable, "-IS", launcher], check=True, capture_output=True, text=True, timeout=60)
+    found: dict[str, str] = json.loads(done.stdout)
+    return found
+
+
+def test_modules_come_from_the_bundle(root: Path) -> None:
+    """Packages too, with the attributes that imports of others need."""
+    write_bundle(str(root / "nvinject"))
+    loaders = load(root, "import nvinject.core.plan")
+    assert set(loaders) >= {"nvinject", "nvinject.cli.main", "nvinject.core", "nvinject.core.plan"}
+    assert set(loaders.values()) == {"BundleFinder"}
+
+
+def test_without_a_bundle_modules_come_from_their_files(root: Path) -> None:
+    """A package directory that cannot be written is no hindrance."""
+    assert set(load(root).values()) == {"SourceFileLoader"}
+
+
+def test_a_changed_source_counts(root: Path) -> None:
+    """Each module by itself, as with single files of byte code."""
+    write_bundle(str(root / "nvinject"))
+    errors = root / "nvinject/errors.py"
+    errors.write_text(errors.read_text() + "\n")
+    loaders = load(root)
+    assert loaders["nvinject.errors"] == "SourceFileLoader"
+    assert loaders["nvinject.cli.main"] == "BundleFinder"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"garbage", b"\0" * 70000, "magic", "half"],
+    ids=["empty", "garbage", "zeros", "magic alone", "cut short"],
+)
+def test_what_is_no_bundle_is_ignored(root: Path, content: bytes | str) -> None:
+    """Of another interpreter, or cut short."""
+    whole = format_bundle(str(root / "nvinject"))
+    cut = {"magic": whole[:4], "half": whole[:2000]}
+    Path(bundle_path(str(root / "nvinject"), TAG)).write_bytes(cut[content] if isinstance(content, str) else content)
+    assert set(load(root).values()) == {"SourceFileLoader"}
+
+
+def test_it_is_written_in_one_step(root: Path) -> None:
+    """Nothing else is left, also where writing fails."""
+    path = write_bundle(str(root / "nvinject"))
+    assert os.listdir(root / "nvinject/__pycache__") == [os.path.basename(path)]
+    (root / "nvinject/errors.py").write_text("def (\n")
+    with pytest.raises(SyntaxError):
+        write_bundle(str(root / "nvinject"))
+    assert os.listdir(root / "nvinject/__pycache__") == [os.path.basename(path)]
+
+
+def test_the_sources_are_those_of_the_package(root: Path) -> None:
+    """Every module, once."""
+    found = find_sources(str(root / "nvinject"))
+    assert len(found) == len(set(found)) == len(list((root / "nvinject").rglob("*.py")))
+    assert "/nvinject/cli/hook.py" in found
