@@ -4,7 +4,7 @@ Belongs here: the tables and their reading. Names, variables and defaults are th
 unit file or a script need not change; options of our own have no variable. Does not belong here: what an option does.
 """
 
-import os
+import sys
 
 from nvinject.core.naming import DEFAULT_STRATEGIES
 from nvinject.errors import UsageError
@@ -277,9 +277,9 @@ def parse_flag(text: str, variable: str) -> bool:
 
 def warn(message: str) -> None:
     """Write a warning to standard error."""
-    os.write(2, f"nvinject: warning: {message}\n".encode(errors="surrogateescape"))
+    sys.stderr.write(f"nvinject: warning: {message}\n")
 
 
 def inform(message: str) -> None:
     """Write a line to standard error."""
-    os.write(2, f"nvinject: {message}\n".encode(errors="surrogateescape"))
+    sys.stderr.write(f"nvinject: {message}\n")

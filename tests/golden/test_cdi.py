@@ -4,17 +4,17 @@ A golden file that changes is a change of what every container on such a machine
 """
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from nvfakes import declaration, tree
+from nvfakes import declaration
 from nvinject.cli.main import main
 from nvinject.formats import cdi
 from tests.formats.cdischema import load_validator
+from tests.machines import require_machines, write_machine
 
 Capture = pytest.CaptureFixture[str]
 FOLDER = Path(__file__).parent / "cdi"
@@ -38,10 +38,7 @@ CASES = [
 def machines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return the trees that were written so far."""
     base = tmp_path_factory.mktemp("machines")
-    if not tree.can_make_nodes(base):
-        pytest.skip("device nodes cannot be made here, and a spec has their numbers")
-    if shutil.which("cc") is None:
-        pytest.skip("the fake NVML library needs a C compiler")
+    require_machines(base)
     return {"": base}
 
 
@@ -49,11 +46,7 @@ def machine(machines: dict[str, Path], name: str) -> Path:
     """Return the folder of a machine's tree, written the first time that it is asked for."""
     if name not in machines:
         folder = machines[""] / name
-        tree.write_tree(declaration.load(name), folder)
-        (folder / "config.toml").write_text(
-            f'[nvidia-container-cli]\nroot = "{folder}"\n'
-            f'[nvinject]\ndev-root = "{folder}"\nproc-root = "{folder}/proc"\nsys-root = "{folder}/sys"\n'
-        )
+        write_machine(name, folder)
         machines[name] = folder
     return machines[name]
 

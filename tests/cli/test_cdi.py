@@ -1,0 +1,438 @@
+"""nvinject cdi, command by command, on a declared machine and on specs that somebody damaged."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from nvinject.cli.main import main
+from tests.machines import require_machines, write_machine
+
+Capture = pytest.CaptureFixture[str]
+Run = Callable[..., tuple[int, str, str]]
+SECONDS = 30
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a machine with two GPUs; tests do not change it."""
+    base = tmp_path_factory.mktemp("host")
+    require_machines(base)
+    write_machine("two-h100", base / "two-h100")
+    return base / "two-h100"
+
+
+@pytest.fixture
+def run(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Return what runs a command of nvinject cdi: code, standard output, standard error."""
+    for name in [name for name in os.environ if name.startswith("NVIDIA_CTK")]:
+        monkeypatch.delenv(name)
+
+    def call(*arguments: str | Path) -> tuple[int, str, str]:
+        try:
+            code = main(["cdi", *map(str, arguments)])
+        except SystemExit as error:  # argparse
+            code = int(error.code or 0)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+def options(host: Path, *more: str | Path) -> tuple[str | Path, ...]:
+    return ("--config", host / "config.toml", "--nvidia-cdi-hook-path", sys.executable, *more)
+
+
+def names_of(text: str) -> list[str]:
+    return [device["name"] for device in yaml.safe_load(text)["devices"]]
+
+
+UUIDS = ["GPU-000000a0-1111-2222-3333-000000000000", "GPU-000000a1-1111-2222-3333-000000000001"]
+NAMES: list[tuple[list[str], dict[str, str], list[str]]] = [
+    ([], {}, ["0", "1", *UUIDS, "all"]),
+    (["--device-name-strategy", "index"], {}, ["0", "1", "all"]),
+    (["--device-name-strategy=type-index,uuid"], {}, [*UUIDS, "all", "gpu0", "gpu1"]),
+    (["--no-all-device", "--device-id", "1"], {}, ["1", UUIDS[1]]),
+    (["--device", UUIDS[0], "--device-ids", "1"], {}, ["0", "1", *UUIDS, "all"]),
+    (["--device-id", "none"], {}, ["none"]),
+    ([], {"NVIDIA_CTK_CDI_GENERATE_DEVICE_IDS": "0", "NVIDIA_CTK_CDI_GENERATE_NO_ALL_DEVICE": "true"}, ["0", UUIDS[0]]),
+    ([], {"NVIDIA_CTK_CDI_GENERATE_DEVICE_NAME_STRATEGIES": "index"}, ["0", "1", "all"]),
+    (["--device-id", "1"], {"NVIDIA_CTK_CDI_GENERATE_DEVICE_IDS": "0"}, ["1", UUIDS[1], "all"]),
+]
+
+
+@pytest.mark.parametrize(("given", "environment", "expected"), NAMES)
+def test_generate_names_devices(
+    host: Path,
+    run: Run,
+    given: list[str],
+    environment: dict[str, str],
+    expected: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Options win over variables, variables over defaults."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    code, out, _ = run("generate", *options(host, *given))
+    assert code == 0
+    assert names_of(out) == expected
+
+
+@pytest.mark.parametrize(
+    ("output", "form", "written"),
+    [
+        ("a.yaml", "", "a.yaml"),
+        ("a.json", "", "a.json"),
+        ("a", "", "a.yaml"),
+        ("a", "JSON", "a.json"),
+        ("b/a.yml", "", "b/a.yml.yaml"),
+    ],
+)
+def test_generate_writes_files(host: Path, run: Run, tmp_path: Path, output: str, form: str, written: str) -> None:
+    """The extension decides the form and the form the extension; the file is readable for everybody."""
+    old = os.umask(0o077)
+    try:
+        code, out, err = run("generate", *options(host, "--output", tmp_path / output, "--format", form))
+    finally:
+        os.umask(old)
+    assert (code, out) == (0, "")
+    assert f"version 0.5.0: {tmp_path / written}" in err
+    text = (tmp_path / written).read_text()
+    document = json.loads(text) if written.endswith(".json") else yaml.safe_load(text)
+    assert document["kind"] == "nvidia.com/gpu"
+    assert (tmp_path / written).stat().st_mode & 0o777 == 0o644
+    assert [path.name for path in (tmp_path / written).parent.iterdir()] == [Path(written).name]
+
+
+def test_generate_writes_one_file_a_device(host: Path, run: Run, tmp_path: Path) -> None:
+    """Each file stands alone; an engine merges what they share."""
+    given = ("--per-device", "--device-name-strategy", "index", "--output", tmp_path)
+    assert run("generate", *options(host, *given))[0] == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "nvidia.com-gpu_0.yaml",
+        "nvidia.com-gpu_1.yaml",
+        "nvidia.com-gpu_all.yaml",
+    ]
+    assert run("list", "--spec-dir", tmp_path)[1].split() == [
+        "nvidia.com/gpu=0",
+        "nvidia.com/gpu=1",
+        "nvidia.com/gpu=all",
+    ]
+
+
+LINKS, COMPAT, CACHE = "create-symlinks", "enable-cuda-compat", "update-ldcache"
+NODES, PROFILE = "disable-device-node-modification", "update-application-profile"
+HOOKS = [
+    ((), [LINKS, COMPAT, CACHE, NODES, PROFILE]),
+    (("--disable-hook", f"{COMPAT},{CACHE}"), [LINKS, NODES, PROFILE]),
+    (("--disable-hooks", "all"), []),
+    (("--disable-hook", "all", "--enable-hook", CACHE), [CACHE]),
+    (("--mode", "management"), [LINKS, COMPAT, CACHE]),
+]
+
+
+@pytest.mark.parametrize(("given", "expected"), HOOKS)
+def test_generate_leaves_hooks_out(host: Path, run: Run, given: tuple[str, ...], expected: list[str]) -> None:
+    """Hooks are switched off by name or altogether, and on again by name."""
+    code, out, _ = run("generate", *options(host, *given))
+    assert code == 0
+    assert [hook["args"][1] for hook in yaml.safe_load(out)["containerEdits"].get("hooks", [])] == expected
+
+
+def test_generate_uses_ctk_with_its_subcommand(host: Path, run: Run, tmp_path: Path) -> None:
+    """nvidia-ctk and nvinject have hooks below a word."""
+    (tmp_path / "nvidia-ctk").symlink_to(sys.executable)
+    config = ("--config", host / "config.toml", "--nvidia-ctk-path", tmp_path / "nvidia-ctk")
+    hook = yaml.safe_load(run("generate", *config)[1])["containerEdits"]["hooks"][0]
+    assert hook["args"][:3] == ["nvidia-ctk", "hook", "create-symlinks"]
+    assert hook["path"] == str(tmp_path / "nvidia-ctk")
+
+
+REFUSED = [
+    (("--mode", "csv"), 2, "CSV files"),
+    (("--mode", "wsl"), 2, "Windows"),
+    (("--mode", "dance"), 2, "invalid discovery mode: dance"),
+    (("--format", "toml"), 2, "invalid output format: toml"),
+    (("--device-name-strategy", "colour"), 2, "invalid device name strategy: colour"),
+    (("--vendor", "1st"), 2, "invalid CDI vendor name"),
+    (("--class", "a/b"), 2, "invalid CDI class name"),
+    (("--enable-hook", "all"), 2, "enabling all hooks is not supported"),
+    (("--nvidia-cdi-hook-path", "bin/hook"), 2, "bin/hook is relative"),
+    (("--nvidia-cdi-hook-path", "no-such-hook"), 2, "not on PATH"),
+    (("--per-device",), 2, "--per-device needs a directory"),
+    (("--stamp", "wax"), 2, "invalid --stamp: wax"),
+    (("--capability", "magic"), 2, "unknown driver capability: magic"),
+    (("--device-id", "7"), 5, "unknown device '7'"),
+    (("--mode", "gds"), 6, "no node of GPUDirect Storage"),
+    (("--mode", "mofed"), 6, "no node of RDMA"),
+    (("--mode", "gdrcopy"), 6, "no node of GDRCopy"),
+    (("--mode", "nvswitch"), 6, "no node of NVSwitch"),
+    (("--mode", "imex", "--device-id", "9"), 6, "IMEX channel 9 has no device node"),
+    (("--driver-root", "/no/such/root"), 6, "driver root /no/such/root does not exist"),
+    (("--output", "/dev/null/a.yaml"), 6, "cannot write"),
+]
+
+
+@pytest.mark.parametrize(("given", "code", "words"), REFUSED)
+def test_generate_refuses_in_one_line(host: Path, run: Run, given: tuple[str, ...], code: int, words: str) -> None:
+    """Nothing is written, and the line names cause and thing."""
+    got, out, err = run("generate", *options(host, *given))
+    assert got == code
+    assert out == ""
+    assert words in err.splitlines()[-1]
+
+
+def test_a_full_disk_leaves_the_old_spec(host: Path, run: Run, tmp_path: Path) -> None:
+    """Writing fails before anything is put in place, and nothing stays behind."""
+    spec = tmp_path / "nvidia.yaml"
+    spec.write_text("old\n")
+    script = f"ulimit -f 1; exec {sys.executable} -m nvinject cdi generate --output {spec} " + " ".join(
+        map(str, options(host))
+    )
+    done = subprocess.run(
+        ["bash", "-c", f"trap '' XFSZ; {script}"], capture_output=True, text=True, check=False, timeout=SECONDS
+    )
+    assert done.returncode == 6
+    assert "cannot write" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["nvidia.yaml"]
+    assert spec.read_text() == "old\n"
+
+
+@pytest.fixture
+def specs(host: Path, run: Run, tmp_path: Path) -> Path:
+    """Return a folder with the machine's spec."""
+    assert run("generate", *options(host, "--output", tmp_path / "nvidia.yaml"))[0] == 0
+    return tmp_path
+
+
+def change(path: Path, edit: Callable[[Any], object]) -> None:
+    """Change a spec, keeping its stamp."""
+    text = path.read_text()
+    document = yaml.safe_load(text)
+    edit(document)
+    stamp = [line for line in text.splitlines() if line.startswith("#")]
+    path.write_text("\n".join(["---", *stamp, yaml.dump(document)]))
+
+
+def test_list_and_explain(specs: Path, run: Run) -> None:
+    """Names go to standard output, everything else to standard error."""
+    (specs / "bad.yaml").write_text("cdiVersion: 9.9.9\nkind: a/b\ndevices: []\n")
+    code, out, err = run("list", "--spec-dir", specs)
+    assert code == 0
+    assert out.split() == [f"nvidia.com/gpu={name}" for name in ("0", "1", *UUIDS, "all")]
+    assert "bad.yaml is rejected: .cdiVersion: unknown version '9.9.9'" in err
+    assert "found 5 CDI devices" in err
+    code, out, _ = run("explain", "--spec-dir", specs, "nvidia.com/gpu=0", "nvidia.com/gpu=9")
+    assert code == 1
+    for words in ("is defined by", "no spec defines it", "nearest", "rejected: .cdiVersion", "priority"):
+        assert words in out
+    document = json.loads(run("explain", "--json", "--spec-dir", specs, "nvidia.com/gpu=0")[1])
+    assert document[0]["used"] == str(specs / "nvidia.yaml")
+    assert document[0]["rejected"][0]["file"] == str(specs / "bad.yaml")
+
+
+def test_the_environment_names_spec_directories(specs: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for the original; a list that is empty is a mistake."""
+    monkeypatch.setenv("NVIDIA_CTK_CDI_SPEC_DIRS", str(specs))
+    assert len(run("list")[1].split()) == 5
+    monkeypatch.setenv("NVIDIA_CTK_CDI_SPEC_DIRS", "")
+    assert run("list")[0] == 2
+
+
+def drop_env(document: Any) -> None:
+    for hook in document["containerEdits"]["hooks"]:
+        del hook["env"]
+
+
+def set_hook(path: str) -> Callable[[Any], None]:
+    def edit(document: Any) -> None:
+        document["containerEdits"]["hooks"][0]["path"] = path
+
+    return edit
+
+
+def move_library(document: Any) -> None:
+    document["containerEdits"]["mounts"][-1]["hostPath"] = "/usr/lib/libcuda.so.535.1"
+
+
+def renumber(document: Any) -> None:
+    document["devices"][0]["containerEdits"]["deviceNodes"][0]["minor"] = 9
+
+
+FAULTS: list[tuple[Callable[[Any], object], str]] = [
+    (drop_env, "has no env"),
+    (set_hook("nvidia-cdi-hook"), "path nvidia-cdi-hook is relative"),
+    (set_hook("/no/such/hook"), "/no/such/hook does not exist"),
+    (set_hook("/etc/passwd"), "/etc/passwd is no program"),
+    (move_library, "/usr/lib/libcuda.so.535.1 does not exist"),
+    (renumber, "the spec says 195:9"),
+    (lambda document: document.update(kind="x"), "not of the form vendor/class"),
+    (lambda document: document.update(extra=1), "unknown field"),
+]
+
+
+@pytest.mark.parametrize(("edit", "words"), FAULTS)
+def test_validate_finds_faults(host: Path, specs: Path, run: Run, edit: Callable[[Any], object], words: str) -> None:
+    """Each fault has a line with its remedy, and makes the exit code 1."""
+    assert run("validate", "--spec-dir", specs, "--config", host / "config.toml")[0] == 0
+    change(specs / "nvidia.yaml", edit)
+    code, out, _ = run("validate", "--spec-dir", specs, "--config", host / "config.toml")
+    assert code == 1
+    assert words in out
+    findings = json.loads(run("validate", "--json", specs / "nvidia.yaml", "--config", host / "config.toml")[1])[
+        "findings"
+    ]
+    assert any(words in finding["problem"] and finding["remedy"] for finding in findings)
+
+
+def test_validate_finds_conflicts_and_permissions(host: Path, specs: Path, run: Run) -> None:
+    """Two files of one directory spoil each other's devices; others than the owner must not write a spec."""
+    (specs / "copy.yaml").write_text((specs / "nvidia.yaml").read_text())
+    (specs / "copy.yaml").chmod(0o622)
+    code, out, _ = run("validate", "--spec-dir", specs, "--config", host / "config.toml")
+    assert code == 1
+    for words in (
+        "nvidia.com/gpu=all is defined with the same priority",
+        "others can change what runs as root",
+        "ordinary users",
+    ):
+        assert words in out
+
+
+@pytest.mark.parametrize("stamp", ["comment", "annotations", "none"])
+def test_validate_knows_the_driver_of_a_spec(host: Path, run: Run, tmp_path: Path, stamp: str) -> None:
+    """A spec that was made for another driver is told apart, even without a stamp of ours."""
+    spec = tmp_path / "nvidia.yaml"
+    assert run("generate", *options(host, "--output", spec, "--stamp", stamp))[0] == 0
+    assert run("validate", "--spec-dir", tmp_path, "--config", host / "config.toml")[0] == 0
+    spec.write_text(spec.read_text().replace("570.133.20", "535.261.03").replace(UUIDS[1], UUIDS[1][:-1] + "2"))
+    _, out, _ = run("validate", "--spec-dir", tmp_path, "--config", host / "config.toml")
+    assert "was made for driver 535.261.03, the loaded driver is 570.133.20" in out
+    assert ("is gone" in out) == (stamp != "none")
+
+
+def test_validate_without_specs(host: Path, run: Run, tmp_path: Path) -> None:
+    """Nothing is wrong where nothing is."""
+    code, out, _ = run("validate", "--spec-dir", tmp_path, "--config", host / "config.toml")
+    assert (code, out) == (0, f"there is no spec in {tmp_path}\n")
+
+
+def test_inject(specs: Path, run: Run, tmp_path: Path) -> None:
+    """The document goes to standard output, to a file, or over itself; what is unknown stays."""
+    config = tmp_path / "bundle" / "config.json"
+    config.parent.mkdir()
+    before = {"ociVersion": "1.0.2", "x": 1, "process": {"env": ["NVIDIA_VISIBLE_DEVICES=all"]}}
+    config.write_text(json.dumps(before))
+    code, out, _ = run("inject", "--spec-dir", specs, "--device", "nvidia.com/gpu=0", config.parent)
+    assert code == 0
+    document = json.loads(out)
+    assert document["process"]["env"] == ["NVIDIA_VISIBLE_DEVICES=void"]
+    assert document["x"] == 1
+    assert [
+        node["path"] for node in document["linux"]["devices"] if node["path"] in {"/dev/nvidia0", "/dev/nvidia1"}
+    ] == ["/dev/nvidia0"]
+    assert json.loads(config.read_text()) == before
+    assert run("inject", "--spec-dir", specs, "--device", "nvidia.com/gpu=0", "--in-place", config)[0] == 0
+    assert json.loads(config.read_text()) == document
+    code, out, err = run("inject", "--spec-dir", specs, "--device", "nvidia.com/gpu=7", config)
+    assert (code, out) == (5, "")
+    assert "nvidia.com/gpu=7 no spec defines it" in err
+    assert run("inject", "--spec-dir", specs, "--device", "x", "/no/such/file")[0] == 3
+    config.write_text("{")
+    assert run("inject", "--spec-dir", specs, "--device", "x", config)[0] == 3
+
+
+def test_transform_there_and_back(host: Path, specs: Path, run: Run, tmp_path: Path) -> None:
+    """A spec made in a driver container is moved to the host's paths."""
+    spec, moved, back = specs / "nvidia.yaml", tmp_path / "moved.yaml", tmp_path / "back.yaml"
+    given = ("--from", host, "--to", "/run/driver", "--input", spec, "--output", moved)
+    assert run("transform", "root", *given)[0] == 0
+    assert str(host) not in moved.read_text()
+    assert "hostPath: /run/driver/dev/nvidia0" in moved.read_text()
+    assert run("transform", "root", "--from", "/run/driver", "--to", host, "--input", moved, "--output", back)[0] == 0
+    assert yaml.safe_load(back.read_text()) == yaml.safe_load(spec.read_text())
+    assert run("transform", "root", "--relative-to", "side", "--input", spec)[0] == 2
+    assert run("transform", "root", "--input", "/no/such/spec")[0] == 3
+    assert run("transform")[0] == 2
+
+
+def test_refresh_writes_only_what_changed(host: Path, run: Run, tmp_path: Path) -> None:
+    """The second time nothing is written."""
+    spec = tmp_path / "nvidia.yaml"
+    assert "wrote" in run("refresh", *options(host, "--output", spec))[2]
+    before = spec.stat()
+    code, _, err = run("refresh", *options(host, "--output", spec))
+    assert code == 0
+    assert "is up to date" in err
+    assert spec.stat() == before
+
+
+def test_refresh_is_all_or_nothing(run: Run, tmp_path: Path) -> None:
+    """A GPU of the PCI bus that the driver does not show stops the refresh, unless another driver has it."""
+    require_machines(tmp_path)
+    host = tmp_path / "host"
+    write_machine("two-h100", host)
+    spec = tmp_path / "specs" / "nvidia.yaml"
+    assert run("refresh", *options(host, "--output", spec))[0] == 0
+    whole = spec.read_text()
+    (host / "proc/driver/nvidia/gpus/0000:18:00.0").rename(tmp_path / "gone")
+    code, _, err = run("refresh", *options(host, "--output", spec))
+    assert code == 6
+    assert "the PCI bus has 2 GPUs, the driver shows 1: 0000:18:00.0 is missing" in err
+    assert spec.read_text() == whole
+    driver = host / "sys/bus/pci/devices/0000:18:00.0/driver"
+    driver.unlink()
+    driver.symlink_to("../../../../bus/pci/drivers/vfio-pci")
+    assert run("refresh", *options(host, "--output", spec))[0] == 0
+    assert names_of(spec.read_text()) == ["0", UUIDS[0], "all"]
+
+
+def test_refresh_removes_files_of_devices_that_are_gone(host: Path, run: Run, tmp_path: Path) -> None:
+    """With one file a device, a device that is gone takes its file along."""
+    given = ("--per-device", "--device-name-strategy", "index", "--output", tmp_path)
+    assert run("refresh", *options(host, *given))[0] == 0
+    (tmp_path / "other.yaml").write_text("somebody else's")
+    assert run("refresh", *options(host, *given, "--device-id", "0"))[0] == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "nvidia.com-gpu_0.yaml",
+        "nvidia.com-gpu_all.yaml",
+        "other.yaml",
+    ]
+
+
+def test_watch_follows_changes(tmp_path: Path) -> None:
+    """A device node that comes and a GPU that goes are heard of; a refresh that fails is tried again."""
+    require_machines(tmp_path)
+    host = tmp_path / "host"
+    write_machine("two-h100", host)
+    spec, log = tmp_path / "specs" / "nvidia.yaml", tmp_path / "log"
+    command = [sys.executable, "-m", "nvinject", "cdi", "watch", "--settle", "0.1", "--interval", "20"]
+    with log.open("wb") as stream:
+        process = subprocess.Popen([*command, *map(str, options(host, "--output", spec))], stderr=stream)
+    try:
+        wait_for(lambda: spec.exists() and names_of(spec.read_text()) == ["0", "1", *UUIDS, "all"], log)
+        (host / "proc/driver/nvidia/gpus/0000:18:00.0").rename(tmp_path / "gone")
+        (host / "dev/nvidia1").unlink()
+        wait_for(lambda: "is missing" in log.read_text(), log)
+        (host / "sys/bus/pci/devices/0000:18:00.0/class").unlink()
+        (host / "dev/nvidia-modeset").chmod(0o600)
+        wait_for(lambda: names_of(spec.read_text()) == ["0", UUIDS[0], "all"], log)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(SECONDS)
+    assert process.returncode == -signal.SIGTERM
+
+
+def wait_for(condition: Callable[[], bool], log: Path) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.05)
