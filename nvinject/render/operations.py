@@ -106,6 +106,8 @@ class Executor:
         self._journal = journal
         self._descriptors_fd = descriptors_fd
         self._modern = modern
+        # Directories that were walked to, by path: a dozen libraries go to the same one.
+        self._directories: dict[str, int] = {}
 
     def execute(self, operation: "Operation", source: "Source | None") -> None:
         """Do one operation; raises OSError or ContainerError, with what it had changed in the journal."""
@@ -129,10 +131,11 @@ class Executor:
             if self._modern:
                 source.clone()
         mode = operation.mode if isinstance(operation, BindDevice) else source.status.st_mode
-        parent_fd, name = self._parent(operation.target, PARENT_MODE, follow_last=True)
-        target_fd = self._mount_point(parent_fd, name, operation.target, source.status.st_mode, mode & 0o777)
+        parent_fd, name, target_fd = self._mount_point(operation.target, source.status.st_mode, mode & 0o777)
         try:
             self._sharing.stop(target_fd, operation.target)
+            if source.is_directory:
+                self._forget_directories(operation.target)
             if self._modern:
                 mounts.attach(source.mount_fd, target_fd)
                 self._journal_mount(source.mount_fd, operation.target)
@@ -144,14 +147,14 @@ class Executor:
             os.close(target_fd)
 
     def _mask(self, operation: MaskDirectory) -> None:
-        in_proc = _is_in_proc(operation.target)
-        parent_fd, name = self._parent(operation.target, None if in_proc else PARENT_MODE, follow_last=True)
-        if in_proc:
+        if _is_in_proc(operation.target):
+            parent_fd, name = self._parent(operation.target, None, follow_last=True)
             target_fd = os.open(name, _INSPECT | os.O_DIRECTORY, dir_fd=parent_fd)
         else:
-            target_fd = self._mount_point(parent_fd, name, operation.target, stat.S_IFDIR, operation.mode)
+            parent_fd, name, target_fd = self._mount_point(operation.target, stat.S_IFDIR, operation.mode)
         try:
             self._sharing.stop(target_fd, operation.target)
+            self._forget_directories(operation.target)
             self._cover(operation, parent_fd, name, target_fd)
         finally:
             os.close(target_fd)
@@ -211,9 +214,17 @@ class Executor:
             raise
 
     def _parent(self, path: str, create_mode: "int | None", *, follow_last: bool) -> "tuple[int, str]":
-        """Walk to the directory that holds the last component of `path`, journalling what had to be created."""
+        """Walk to the directory that holds the last component of `path`, journalling what had to be created.
+
+        Where no link in the last place is to be followed, a directory is walked to once.
+        """
+        directory, _, last = path.rpartition("/")
+        if not follow_last and directory in self._directories:
+            return self._directories[directory], last
         if not _is_in_proc(path):
             parent_fd, name, created = inroot.open_parent(self._root_fd, path, create_mode, follow_last=follow_last)
+            if not follow_last and name == last:
+                self._directories[directory] = parent_fd
         else:
             proc_fd = self._open_proc()
             try:
@@ -237,26 +248,39 @@ class Executor:
             )
         return proc_fd
 
-    def _mount_point(self, parent_fd: int, name: str, path: str, kind: int, mode: int) -> int:
-        """Open what shall be mounted over, creating it where it is missing."""
-        if stat.S_ISDIR(kind):
-            try:
-                os.mkdir(name, mode, dir_fd=parent_fd)
-            except FileExistsError:
-                pass
-            else:
-                self._journal_directory(os.dup(parent_fd), name, path)
-        else:
-            try:
-                target_fd = inroot.create_file(parent_fd, name, mode)
-            except FileExistsError:
-                pass
-            else:
-                self._journal_file(parent_fd, name, path)
-                return target_fd
+    def _forget_directories(self, target: str) -> None:
+        """Walk anew after a directory was mounted over: it may hide one that is held (none of /proc is)."""
+        if not _is_in_proc(target):
+            self._directories = {}  # not closed: the journal may need them
+
+    def _mount_point(self, path: str, kind: int, mode: int) -> "tuple[int, str, int]":
+        """Open what shall be mounted over, creating it where it is missing; returns its directory and name as well.
+
+        A link in the last place is followed inside the root, there or not.
+        """
+        parent_fd, name = self._parent(path, PARENT_MODE, follow_last=False)
+        made = self._make(parent_fd, name, path, kind, mode)
+        if made < 0 and _is_link(parent_fd, name):
+            parent_fd, name = self._parent(path, PARENT_MODE, follow_last=True)
+            made = self._make(parent_fd, name, path, kind, mode)
+        if made >= 0:
+            return parent_fd, name, made
         target_fd = os.open(name, _INSPECT, dir_fd=parent_fd)
         _check_mount_point(target_fd, path, kind)
-        return target_fd
+        return parent_fd, name, target_fd
+
+    def _make(self, parent_fd: int, name: str, path: str, kind: int, mode: int) -> int:
+        """Create a directory or file and open it; -1 where something of that name is there."""
+        try:
+            if not stat.S_ISDIR(kind):
+                made = inroot.create_file(parent_fd, name, mode)
+                self._journal_file(parent_fd, name, path)
+                return made
+            os.mkdir(name, mode, dir_fd=parent_fd)
+        except FileExistsError:
+            return -1
+        self._journal_directory(os.dup(parent_fd), name, path)
+        return os.open(name, _INSPECT | os.O_DIRECTORY, dir_fd=parent_fd)
 
     def _journal_mount(self, mount_fd: int, target: str) -> None:
         self._journal.record(f"mount on {target}", lambda: mounts.detach(mount_fd, self._descriptors_fd))
@@ -279,6 +303,10 @@ class Executor:
 def _is_in_proc(path: str) -> bool:
     first, _, below = path.lstrip("/").partition("/")
     return first == "proc" and below != ""
+
+
+def _is_link(parent_fd: int, name: str) -> bool:
+    return stat.S_ISLNK(os.stat(name, dir_fd=parent_fd, follow_symlinks=False).st_mode)
 
 
 def _is_link_to(parent_fd: int, name: str, target: str) -> bool:
