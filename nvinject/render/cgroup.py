@@ -10,7 +10,7 @@ import os
 from nvinject.core.plan import AllowDevice
 from nvinject.errors import ContainerError
 from nvinject.formats.mountinfo import parse_mountinfo
-from nvinject.linux import cgroup, devicebpf, namespaces
+from nvinject.linux import cgroup, namespaces
 from nvinject.record import Record
 
 TYPE_CHECKING = False
@@ -105,9 +105,10 @@ class DeviceRules:
                 step = f"device program of {group.path}"
                 self._rewrite_programs(operations, log)
             else:
+                present = cgroup.read_device_list(self._cgroup_fd)
                 for operation in operations:
                     step = operation.describe()
-                    self._allow_in_list(operation, log)
+                    self._allow_in_list(operation, present, log)
         except (NoDeviceCgroupError, OSError, ValueError) as error:
             problems = self.undo()
             if self._may_be_skipped(error) and not problems:
@@ -133,8 +134,7 @@ class DeviceRules:
                 os.close(held)
         self._held, self._cgroup_fd, self._changes = [], -1, []
 
-    def _allow_in_list(self, operation: AllowDevice, log: "Callable[[str], None]") -> None:
-        present = cgroup.read_device_list(self._cgroup_fd)
+    def _allow_in_list(self, operation: AllowDevice, present: str, log: "Callable[[str], None]") -> None:
         missing = cgroup.missing_access(present, operation.major, operation.minor, operation.access)
         if not missing:
             log(f"{operation.describe()}: allowed already")
@@ -145,6 +145,8 @@ class DeviceRules:
         self._changes.append((f"device rule {rule}", lambda: cgroup.deny_device(self._cgroup_fd, rule)))
 
     def _rewrite_programs(self, operations: "tuple[AllowDevice, ...]", log: "Callable[[str], None]") -> None:
+        from nvinject.linux import devicebpf  # hosts with version 1 do without
+
         flags, identifiers = devicebpf.query_programs(self._cgroup_fd)
         if not identifiers:
             log("no device program is attached to the cgroup: every device is allowed already")
@@ -154,6 +156,8 @@ class DeviceRules:
             self._rewrite_program(identifier, rules, flags)
 
     def _rewrite_program(self, identifier: int, rules: "tuple[tuple[int, int, str], ...]", flags: int) -> None:
+        from nvinject.linux import devicebpf
+
         old_fd = devicebpf.open_program(identifier)
         self._held.append(old_fd)
         new_fd = _load(devicebpf.prepend_rules(devicebpf.read_instructions(old_fd), rules))
@@ -172,6 +176,8 @@ class DeviceRules:
 
 
 def _load(instructions: bytes) -> int:
+    from nvinject.linux import devicebpf
+
     try:
         return devicebpf.load_program(instructions)
     except PermissionError:
@@ -180,6 +186,8 @@ def _load(instructions: bytes) -> int:
 
 def _load_unlimited(instructions: bytes) -> int:
     import resource
+
+    from nvinject.linux import devicebpf
 
     limits = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     try:
@@ -198,7 +206,9 @@ def _read_membership(proc_fd: int) -> str:
 
 
 def _own_mounts() -> "tuple[Mount, ...]":
-    return parse_mountinfo(_read_text(os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)))
+    text = _read_text(os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC))
+    # A host has hundreds of mounts, one for each container among them: only cgroups are parsed.
+    return parse_mountinfo("\n".join(line for line in text.split("\n") if " - cgroup" in line))
 
 
 def _read_text(fd: int) -> str:
