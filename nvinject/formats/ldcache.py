@@ -113,11 +113,14 @@ def format_cache(cache: Cache) -> bytes:
     )
 
 
-def parse_table(data: bytes) -> Table:
-    """Return the same as parse_cache, as rows."""
+def parse_table(data: bytes, heads: "frozenset[bytes]" = frozenset()) -> Table:
+    """Return the same as parse_cache, as rows.
+
+    `heads` are beginnings of sonames, all of one length; if there are any, only rows that begin so are read.
+    """
     start = _start_of_new_layout(data)
     if start is None:
-        return Table(rows=_parse_old_rows(data))
+        return Table(rows=_parse_old_rows(data, heads))
     _, count, _, byte_order, extensions = _NEW_HEADER.unpack_from(data, start)
     if byte_order & 3 not in (0, _LITTLE_ENDIAN):
         raise LoaderCacheError("the cache is big-endian")
@@ -125,7 +128,7 @@ def parse_table(data: bytes) -> Table:
     if count > min(MAXIMUM_ENTRIES, (len(data) - first) // _NEW_ENTRY.size):
         raise LoaderCacheError(f"{count} entries are announced in {len(data)} bytes")
     cells = _NEW_ENTRY.iter_unpack(memoryview(data)[first : first + count * _NEW_ENTRY.size])
-    rows = _rows_with_names(data, start, cells)
+    rows = _rows_with_names(data, start, _with_heads(data, start, cells, heads))
     hwcaps, generator, sections = _parse_extensions(data, start, extensions)
     return Table(rows=rows, hwcaps=hwcaps, generator=generator, sections=sections)
 
@@ -147,11 +150,20 @@ def _start_of_new_layout(data: bytes) -> int | None:
     return None
 
 
-def _parse_old_rows(data: bytes) -> "tuple[Row, ...]":
+def _parse_old_rows(data: bytes, heads: "frozenset[bytes]") -> "tuple[Row, ...]":
     _, count = _OLD_HEADER.unpack_from(data)
     strings = _OLD_HEADER.size + count * _OLD_ENTRY.size
     cells = _OLD_ENTRY.iter_unpack(memoryview(data)[_OLD_HEADER.size : strings])
-    return _rows_with_names(data, strings, ((flags, key, value, 0, 0) for flags, key, value in cells))
+    rows = ((flags, key, value, 0, 0) for flags, key, value in cells)
+    return _rows_with_names(data, strings, _with_heads(data, strings, rows, heads))
+
+
+def _with_heads(
+    data: bytes, base: int, cells: "Iterable[tuple[int, int, int, int, int]]", heads: "frozenset[bytes]"
+) -> "Iterable[tuple[int, int, int, int, int]]":
+    """Return the cells of rows whose soname begins with one of the heads, all of them if there are no heads."""
+    size = len(next(iter(heads), b""))
+    return [cell for cell in cells if data[base + cell[1] : base + cell[1] + size] in heads] if size else cells
 
 
 def _rows_with_names(data: bytes, base: int, cells: "Iterable[tuple[int, int, int, int, int]]") -> "tuple[Row, ...]":

@@ -62,6 +62,9 @@ class Root:
 
     def open(self, path: str, flags: int = _READ) -> int:
         """Give a file descriptor of what lies at a path; raises OSError as the system call does."""
+        if self.path == "/" and path.startswith("/"):
+            # Nothing leads out of this one, and the short way costs a fifth; /proc, whose links may, has its own root.
+            return os.open(path, flags | os.O_CLOEXEC)
         return open_in_root(self.fd, path, flags)
 
     def read(self, path: str) -> bytes | None:

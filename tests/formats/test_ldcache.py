@@ -16,6 +16,7 @@ from nvinject.formats.ldcache import (
     Cache,
     Entry,
     LoaderCacheError,
+    Table,
     flags_of,
     format_cache,
     format_table,
@@ -323,3 +324,14 @@ def test_layouts_of_the_real_ldconfig(tmp_path: Path, layout: str) -> None:
     if layout != "old":  # it has no place for hwcaps
         assert cache.hwcaps == ("x86-64-v3",)
         assert [is_hwcap_extension(entry.hwcap) for entry in cache.entries] == [True, False]
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["new layout", "old layout"])
+def test_rows_by_the_beginning_of_their_sonames(old: bool) -> None:
+    """Of a host's thousands of libraries a search reads only those that it might want."""
+    names = ("libcuda.so.1", "libc.so.6", "libcudart.so.12", "lib.so", "libnvidia-ml.so.1")
+    rows = tuple((name, f"/usr/lib/{name}", 0x303, 0, 0) for name in names)
+    data = old_layout([row[:3] for row in rows]) if old else format_table(Table(rows=rows))
+    found = parse_table(data, frozenset({b"libcud", b"libnvi"})).rows
+    assert [row[0] for row in found] == ["libcuda.so.1", "libcudart.so.12", "libnvidia-ml.so.1"]
+    assert found == tuple(row for row in parse_table(data).rows if row[0][:6] in {"libcud", "libnvi"})
