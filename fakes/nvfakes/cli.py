@@ -15,6 +15,24 @@ if TYPE_CHECKING:
     from nvfakes.machine import Machine
 
 
+# The verbs of a running machine: what follows each, and what it does.
+_VERBS = {
+    "unplug": ("gpu", "take a GPU out of a running machine"),
+    "plug": ("gpu", "put an unplugged GPU back"),
+    "unload": ("", "unload the kernel modules"),
+    "load": ("", "load the kernel modules of the version that is installed"),
+    "upgrade": ("version", "install user-space files of another version"),
+    "mig": ("gpu profiles*", "cut a GPU into MIG profiles; no profile: only turn MIG on; off: turn it off"),
+    "health": ("gpu what number*", "let something happen to a GPU: xid N, ecc N, lost, ok"),
+    "slow": ("milliseconds", "let every NVML call take longer"),
+    "answer": ("gpu key value", "let NVML give another answer, such as power.current_draw_mw 650000"),
+    "remove": ("path", "make a file or node vanish"),
+    "break": ("path", "make a file say something wrong"),
+    "restore": ("path", "undo remove or break"),
+}
+_RUNNING = "the machine's first process; default: the machine that this command runs on, or the only one"
+
+
 def run() -> None:
     """Entry point of the nvfakes program."""
     sys.exit(main(sys.argv[1:]))
@@ -75,11 +93,53 @@ def _parser() -> "argparse.ArgumentParser":
         sub.add_argument("--lane", choices=("root", "rootless"), help="default: root where it works")
         if name == "run":
             sub.add_argument("command", nargs="*", help="after --")
+    command("ps", _ps, "list the machines that run on this host")
+    for name, (words, text) in _VERBS.items():
+        sub = command(name, _change, text)
+        sub.set_defaults(verb=name)
+        sub.add_argument("--running", type=int, default=os.environ.get("NVFAKES_RUNNING"), metavar="PID", help=_RUNNING)
+        for word in words.split():
+            sub.add_argument(word.rstrip("*"), nargs="*" if word.endswith("*") else None)
     command("kernel-hook", None, "OCI prestart hook that shows /proc/driver in a container")
     sub = command("runtime-wrapper", _runtime_wrapper, "write an OCI runtime that adds the kernel hook")
     sub.add_argument("file")
     sub.add_argument("--runtime", default="/usr/sbin/runc", help="the runtime behind it (default: %(default)s)")
     return parser
+
+
+def _ps(_options: "argparse.Namespace") -> int:
+    from nvfakes import control
+
+    for process in control.running():
+        status = control.ask(process, "status")
+        print(f"{process}\t{status['machine']}\t{status['lane']}\t{status['root']}")
+    return 0
+
+
+def _change(options: "argparse.Namespace") -> int:
+    from nvfakes import control
+    from nvfakes.errors import VerbError
+
+    process = options.running
+    if process is None:
+        found = control.running()
+        if len(found) != 1:
+            raise VerbError(f"{len(found)} machines run on this host; choose one with --running")
+        process = found[0]
+    values = [getattr(options, word.rstrip("*")) for word in _VERBS[options.verb][0].split()]
+    control.ask(int(process), *_request(options.verb, values))
+    return 0
+
+
+def _request(verb: str, values: list[Any]) -> list[Any]:
+    """Return what a command asks of the machine."""
+    if verb == "slow":
+        return ["slow", int(values[0])]
+    if verb == "health":
+        return ["health", values[0], values[1], *(int(number) for number in values[2][:1])]
+    if verb == "mig" and values[1] == ["off"]:
+        return ["mig_off", values[0]]
+    return [verb, *values]
 
 
 def _load(options: "argparse.Namespace") -> "Machine":

@@ -6,6 +6,7 @@ belong here: what the declared facts mean to a program. NVIDIA's mock configurat
 """
 
 import difflib
+import platform
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -203,7 +204,7 @@ class _Reader:
             lib32=self._flag("lib32", default=False),
             drm=self._flag("drm", default=True),
             deviation=self._deviation(),
-            **({"architecture": self.keys["arch"].choice(("x86_64", "aarch64"))} if "arch" in self.keys else {}),
+            architecture=self.keys["arch"].choice(("x86_64", "aarch64")) if "arch" in self.keys else platform.machine(),
         )
 
     def _list(self, key: str) -> list[_Place]:

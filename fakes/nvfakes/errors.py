@@ -14,3 +14,7 @@ class MachineError(FakeError):
 
 class SandboxError(FakeError):
     """A lane that cannot be set up here, with the kernel's reason."""
+
+
+class VerbError(FakeError):
+    """Something that cannot happen to a machine."""

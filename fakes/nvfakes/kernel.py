@@ -18,6 +18,7 @@ MS_BIND = 4096
 MS_MOVE = 8192
 MS_REC = 16384
 MS_PRIVATE = 1 << 18
+MNT_DETACH = 2
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
@@ -48,3 +49,8 @@ def mount(source: str, target: str, fstype: str = "", flags: int = 0, data: str 
 def bind(source: str, target: str, *, recursive: bool = False) -> None:
     """Make a file or folder appear at a second place."""
     mount(source, target, flags=MS_BIND | (MS_REC if recursive else 0))
+
+
+def umount(target: str) -> None:
+    """Detach a mount at once, and free it when nobody uses it any more."""
+    _check(_libc.umount2(target.encode(), ctypes.c_int(MNT_DETACH)), target)

@@ -77,7 +77,10 @@ class GpuInstance:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU; `minor` is N of /dev/nvidiaN, `answers` what the machine file adds to the model's NVML answers."""
+    """One GPU; `minor` is N of /dev/nvidiaN, `answers` what the machine file adds to the model's NVML answers.
+
+    A GPU that is not `present` has been unplugged; it keeps its place in the machine.
+    """
 
     model: GpuModel
     uuid: str
@@ -87,6 +90,7 @@ class Gpu:
     card: int = 0
     render: int = 0
     serial: str = ""
+    present: bool = True
     mig_mode: bool = False
     instances: tuple[GpuInstance, ...] = ()
     answers: Mapping[str, Any] = field(default_factory=dict)
@@ -132,7 +136,10 @@ class Deviation:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A whole machine; `driver` is None where none is installed, `files` are extra or replaced files by path."""
+    """A whole machine; `driver` is None where none is installed, `files` are extra or replaced files by path.
+
+    `events` are (place of the GPU, NVML kind, value) of what has happened; NVML takes `slow_ms` longer for each answer.
+    """
 
     name: str
     driver: Driver | None = None
@@ -146,6 +153,8 @@ class Machine:
     files: Mapping[str, str] = field(default_factory=dict)
     links: Mapping[str, str] = field(default_factory=dict)
     answers: Mapping[str, Any] = field(default_factory=dict)
+    events: tuple[tuple[int, int, int], ...] = ()
+    slow_ms: int = 0
     lib32: bool = False
     drm: bool = True
     deviation: Deviation = field(default_factory=Deviation)
@@ -160,6 +169,11 @@ class Machine:
     def triplet32(self) -> str:
         """The multiarch directory of the machine's 32-bit libraries."""
         return TRIPLETS_32.get(self.architecture, "")
+
+    @property
+    def present_gpus(self) -> tuple[Gpu, ...]:
+        """The GPUs that are plugged in."""
+        return tuple(gpu for gpu in self.gpus if gpu.present)
 
     @property
     def module_loaded(self) -> bool:

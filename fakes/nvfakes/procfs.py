@@ -62,7 +62,7 @@ def files(machine: Machine) -> Iterator[tuple[str, str, int]]:
     yield f"{base}/version", version(driver, machine.architecture), 0o444
     yield f"{base}/params", "".join(f"{key}: {value}\n" for key, value in params(machine).items()), 0o444
     yield f"{base}/registry", _REGISTRY, 0o644
-    for gpu in machine.gpus:
+    for gpu in machine.present_gpus:
         if gpu.on_pci:
             yield f"{base}/gpus/{gpu.bus}/information", information(gpu, driver), 0o444
             yield f"{base}/gpus/{gpu.bus}/registry", _REGISTRY, 0o644
@@ -79,7 +79,7 @@ def _capabilities(machine: Machine, base: str) -> Iterator[tuple[str, str, int]]
     if machine.has_mig:
         yield f"{base}/capabilities/mig/config", capability(CAP_MIG_CONFIG, 0o400), 0o400
         yield f"{base}/capabilities/mig/monitor", capability(CAP_MIG_MONITOR, 0o444), 0o444
-    for gpu in machine.gpus:
+    for gpu in machine.present_gpus:
         for instance in gpu.instances:
             directory = f"{base}/capabilities/gpu{gpu.minor}/mig/gi{instance.number}"
             yield f"{directory}/access", capability(capability_minor(gpu.minor, instance.number), 0o444), 0o444

@@ -19,7 +19,7 @@ _PREFETCHABLE_64 = 0x0014220C
 
 def files(machine: Machine) -> Iterator[tuple[str, bytes, int]]:
     """Yield (path, content, mode) of every attribute."""
-    for gpu in machine.gpus:
+    for gpu in machine.present_gpus:
         if gpu.on_pci:
             yield from _gpu_files(gpu)
     for switch in machine.switches:
@@ -37,7 +37,7 @@ def files(machine: Machine) -> Iterator[tuple[str, bytes, int]]:
 def directories(machine: Machine) -> Iterator[str]:
     """Yield the folders that hold no file: the DRM devices of a GPU."""
     if machine.drm and machine.module_loaded:
-        for gpu in machine.gpus:
+        for gpu in machine.present_gpus:
             if gpu.on_pci:
                 yield f"{_DEVICES}/{gpu.bus}/drm/card{gpu.card}"
                 yield f"{_DEVICES}/{gpu.bus}/drm/renderD{gpu.render}"
@@ -46,11 +46,11 @@ def directories(machine: Machine) -> Iterator[str]:
 def links(machine: Machine) -> Iterator[tuple[str, str]]:
     """Yield (path, target) of the links of each function: its driver and its IOMMU group."""
     if machine.module_loaded:
-        for gpu in machine.gpus:
+        for gpu in machine.present_gpus:
             if gpu.on_pci:
                 yield f"{_DEVICES}/{gpu.bus}/driver", "../../../../bus/pci/drivers/nvidia"
-    for number, function in enumerate([gpu for gpu in machine.gpus if gpu.on_pci]):
-        yield f"{_DEVICES}/{function.bus}/iommu_group", f"../../../../kernel/iommu_groups/{40 + number}"
+    for gpu in (gpu for gpu in machine.present_gpus if gpu.on_pci):
+        yield f"{_DEVICES}/{gpu.bus}/iommu_group", f"../../../../kernel/iommu_groups/{40 + gpu.minor}"
 
 
 def _gpu_files(gpu: Gpu) -> Iterator[tuple[str, bytes, int]]:
@@ -116,4 +116,4 @@ def config_space(device: int, subsystem: int, pci_class: int, bars: tuple[tuple[
 
 def functions(machine: Machine) -> tuple[Gpu | NvSwitch, ...]:
     """Return everything of the machine that is a PCI function."""
-    return (*(gpu for gpu in machine.gpus if gpu.on_pci), *machine.switches)
+    return (*(gpu for gpu in machine.present_gpus if gpu.on_pci), *machine.switches)

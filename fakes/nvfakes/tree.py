@@ -206,7 +206,7 @@ def _device_entries(machine: Machine) -> Iterator[Entry]:
     yield Node("/dev/nvidia-modeset", MAJOR_NVIDIA, MINOR_MODESET, mode)
     yield Node("/dev/nvidia-uvm", machine.majors["nvidia-uvm"], 0, mode)
     yield Node("/dev/nvidia-uvm-tools", machine.majors["nvidia-uvm"], 1, mode)
-    for gpu in machine.gpus:
+    for gpu in machine.present_gpus:
         yield Node(f"/dev/nvidia{gpu.minor}", MAJOR_NVIDIA, gpu.minor, mode)
         if machine.drm and gpu.on_pci:
             yield from _drm(gpu)
@@ -233,7 +233,7 @@ def capabilities(machine: Machine) -> Iterator[tuple[int, int]]:
     if machine.has_mig:
         yield 1, 0o400
         yield 2, 0o444
-    for gpu in machine.gpus:
+    for gpu in machine.present_gpus:
         for instance in gpu.instances:
             yield capability_minor(gpu.minor, instance.number), 0o444
             for compute in instance.compute:

@@ -18,10 +18,13 @@ SOURCES = Path(__file__).parent
 BRANCHES = (535, 550, 999)
 LIBRARY_SOURCES = (
     "data.c", "lifecycle.c", "device.c", "system.c", "mig.c", "board.c", "errors.c", "links.c", "fields.c",
-    "processes.c", "events.c", "table.c",
+    "processes.c", "events.c", "table.c", "settings.c",
 )  # fmt: skip
 
-_LIBC = ("open", "close", "read", "usleep", "nanosleep", "__errno_location", "memcpy", "memset")
+_LIBC = (
+    "open", "close", "read", "usleep", "nanosleep", "__errno_location", "memcpy", "memset",
+    "socket", "connect", "write",
+)  # fmt: skip
 _SMI_LIBC = ("printf", "puts", "putchar", "strstr", "strcmp", "exit")
 _SMI_LIBDL = ("dlopen", "dlsym")
 _FLAGS = (

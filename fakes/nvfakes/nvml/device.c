@@ -271,9 +271,9 @@ static int pci_facts(const struct handle *device, struct pci_info *info) {
     if (status != SUCCESS)
         return status;
     u64 parts[4];
+    clear(info, sizeof *info);
     if (!read_bus(gpu_fact(gpu, "pci.bus_id"), parts))
         return NOT_SUPPORTED;
-    clear(info, sizeof *info);
     info->domain = (u32)parts[0];
     info->bus = (u32)parts[1];
     info->device = (u32)parts[2];
@@ -287,6 +287,9 @@ static int pci_facts(const struct handle *device, struct pci_info *info) {
 API nvmlDeviceGetPciInfo_v3(const struct handle *device, struct pci_info *info) {
     struct pci_info found;
     int status = pci_facts(device, &found);
+    /* nvidia-smi prints the address of an integrated GPU, which has none, after the refusal: let it be empty. */
+    if (status == NOT_SUPPORTED && info)
+        *info = found;
     if (status != SUCCESS)
         return status;
     if (!info)

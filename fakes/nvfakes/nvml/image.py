@@ -46,6 +46,11 @@ def facts(machine: Machine, dev_directory: str = "") -> dict[str, str]:
     driver = machine.driver
     if driver:
         found |= _driver_facts(driver, machine.library_version)
+    if machine.slow_ms:
+        found["slow_ms"] = str(machine.slow_ms)
+    found["events"] = str(len(machine.events))
+    for number, (place, kind, data) in enumerate(machine.events):
+        found |= {f"e{number}.gpu": str(place), f"e{number}.kind": str(kind), f"e{number}.data": str(data)}
     if dev_directory:
         found["dev.directory"] = dev_directory
     for number, gpu in enumerate(machine.gpus):
@@ -88,6 +93,8 @@ def gpu_facts(gpu: Gpu) -> dict[str, str]:
     if gpu.model.mig:
         mode = "enabled" if gpu.mig_mode else "disabled"
         answers["mig"] = {**answers.get("mig", {}), "mode_current": mode, "mode_pending": mode}
+    if not gpu.present:
+        answers["unplugged"] = True
     answers |= _mig_answers(gpu)
     return dict(_flatten(answers, ""))
 

@@ -5,6 +5,8 @@
  */
 #include "layout.h"
 
+enum { MOST_LINKS = 18 };
+
 static u32 machine_gpus(void) { return (u32)number_or(fact("gpus"), 0); }
 
 static u32 switches(void) { return (u32)number_or(fact("switches"), 0); }
@@ -55,9 +57,9 @@ static int enter_link(const struct handle *device, u32 link, const void *out, u3
     int status = enter_gpu(device, gpu);
     if (status != SUCCESS)
         return status;
-    if (!link_count(*gpu))
-        return NOT_SUPPORTED;
-    return out && link < link_count(*gpu) ? SUCCESS : INVALID_ARGUMENT;
+    if (!out || link >= MOST_LINKS)
+        return INVALID_ARGUMENT;
+    return link < link_count(*gpu) ? SUCCESS : NOT_SUPPORTED;
 }
 
 API nvmlDeviceGetNvLinkState(const struct handle *device, u32 link, u32 *active) {
