@@ -9,6 +9,7 @@ import os
 from nvinject.configfile import CONFIG_VARIABLE, read_bytes, split_names
 from nvinject.core.policy import DRIVER_CAPABILITIES, Features, Policy, Roots
 from nvinject.errors import ConfigurationError, printable, quoted
+from nvinject.formats.plaintoml import parse_plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -222,7 +223,11 @@ class _Reading:
 
 
 def _parse(path: str, text: str) -> "dict[str, Any]":
-    import tomllib  # only here: 10 ms that a node without a file does not pay
+    plain = parse_plain(text)
+    if plain is not None:
+        return plain
+
+    import tomllib  # only here: 10 ms, for what is beyond the usual way to write the file
 
     try:
         return tomllib.loads(text)
