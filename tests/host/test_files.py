@@ -21,6 +21,7 @@ SMI = catalog.binaries_for(("utility",))[:1]
         (["/usr/bin/nvidia-smi"], "relative:.::/", "/usr/bin/nvidia-smi"),
         (["/nvidia-smi"], "/", "/nvidia-smi"),
         (["/usr/lib/nvidia/current/nvidia-smi"], "/usr/bin", "/usr/lib/nvidia/current/nvidia-smi"),
+        (["/usr/lib/nvidia/tesla-470/nvidia-smi"], "/usr/bin", "/usr/lib/nvidia/tesla-470/nvidia-smi"),
         (["/opt/bin/nvidia-smi"], "/usr/bin", ""),
         (["/usr/bin/nvidia-smi/folder"], "/usr/bin", ""),
     ],

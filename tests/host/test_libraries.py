@@ -108,6 +108,7 @@ USELESS: list[tuple[Callable[[HostTree], None], str]] = [
         "/lib64",
         "/usr/lib",
         DEBIAN,
+        f"{LIBRARY_DIRECTORY}/nvidia/tesla-470",
         "/usr/local/glibc/usr/lib",
         "/run/opengl-driver/lib",
     ],

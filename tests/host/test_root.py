@@ -80,6 +80,8 @@ def test_reading(base: Path) -> None:
         assert root.read("/nowhere") is None
         assert root.list_directory("/lib") == ("libx.so.1", "libx.so.1.2")
         assert root.list_directory("/nowhere") == ()
+        assert root.expand("/lib/*") == ("/lib/libx.so.1", "/lib/libx.so.1.2")
+        assert (root.expand("/lib"), root.expand("/nowhere/*")) == (("/lib",), ())
         located = root.lstat("/lib")
         assert located is not None
         assert stat.S_ISLNK(located.st_mode)
