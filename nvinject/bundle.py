@@ -43,20 +43,22 @@ def format_bundle(package: str) -> bytes:
     from importlib.util import MAGIC_NUMBER
 
     root = os.path.dirname(package)
+    sources = {module_name(source): source for source in find_sources(package)}
     index: dict[str, Entry] = {}
     codes: list[bytes] = []
     place = HEAD_SIZE
     finder = None
-    for source in find_sources(package):
+    for name, source in sources.items():
         path = root + source
         status = os.stat(path)
         with open(path, "rb") as file:
-            code = compile(file.read(), path, "exec", dont_inherit=True)
-        name = source[1:-3].replace("/", ".").removesuffix(".__init__")
+            text = file.read()
+        code = compile(text, path, "exec", dont_inherit=True)
         if name == FINDER:
             finder = code
         codes.append(marshal.dumps(code))
-        index[name] = (place, len(codes[-1]), source, status.st_mtime_ns, status.st_size)
+        needed = tuple(module for module in find_imports(text, name) if module in sources)
+        index[name] = (place, len(codes[-1]), source, status.st_mtime_ns, status.st_size, needed)
         place += len(codes[-1])
     head = MAGIC_NUMBER + marshal.dumps((finder, index))
     if len(head) > HEAD_SIZE:
@@ -71,3 +73,23 @@ def find_sources(package: str) -> "list[str]":
     for directory, _, names in os.walk(package):
         found += [os.path.join(directory, name)[len(root) :] for name in names if name.endswith(".py")]
     return sorted(found)
+
+
+def module_name(source: str) -> str:
+    """Return the name of the module in a source file, whose path is as find_sources gives it."""
+    return source[1:-3].replace("/", ".").removesuffix(".__init__")
+
+
+def find_imports(text: bytes, name: str) -> "list[str]":
+    """Return what a module imports in any case, its packages first: names of modules, or of what may be one."""
+    import ast
+
+    packages = name.split(".")[:-1]
+    found = [".".join(packages[: length + 1]) for length in range(len(packages))]
+    for statement in ast.parse(text).body:
+        if isinstance(statement, ast.Import):
+            found += [alias.name for alias in statement.names]
+        elif isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
+            found.append(statement.module)
+            found += [f"{statement.module}.{alias.name}" for alias in statement.names]
+    return found

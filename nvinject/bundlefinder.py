@@ -11,12 +11,15 @@ import sys
 from _frozen_importlib import ModuleSpec  # importlib.machinery would have to be imported
 from marshal import loads
 
+_PACKAGE = "/__init__.py"
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
 
-    # place and length of the byte code, path of the source below the root, its time in nanoseconds, its size
-    Entry = tuple[int, int, str, int, int]
+    # place and length of the byte code, path of the source below the root, its time in nanoseconds, its size, and the
+    # modules that this one imports before it does anything else
+    Entry = tuple[int, int, str, int, int, tuple[str, ...]]
 
 
 class BundleFinder:
@@ -27,25 +30,15 @@ class BundleFinder:
         self._descriptor = descriptor
         self._root = root
         self._index = index
+        self._loading: set[str] = set()
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> "ModuleSpec | None":  # noqa: ARG002
         """Return how to load a module, None for one that is not here or not of its source."""
         entry = self._index.get(name)
-        if entry is None:
+        if entry is None or not self._is_current(entry):
             return None
-        source = self._root + entry[2]
-        try:
-            status = posix.stat(source)
-        except OSError:
-            return None
-        if status.st_mtime_ns != entry[3] or status.st_size != entry[4]:
-            return None
-        is_package = source.endswith("/__init__.py")
-        spec = ModuleSpec(name, self, origin=source, is_package=is_package)  # type: ignore[arg-type]
-        spec.has_location = True
-        if is_package and spec.submodule_search_locations is not None:
-            spec.submodule_search_locations.append(source[: -len("/__init__.py")])
-        return spec
+        self._load_all(entry[5])
+        return self._spec(name, self._root + entry[2])
 
     def create_module(self, spec: "ModuleSpec") -> None:
         """Leave making the module to the import system."""
@@ -54,6 +47,56 @@ class BundleFinder:
         """Run a module's byte code."""
         place, length, *_ = self._index[module.__name__]
         exec(loads(posix.pread(self._descriptor, length, place)), module.__dict__)  # noqa: S102, S302 # as any .pyc
+
+    def _is_current(self, entry: "Entry") -> bool:
+        try:
+            status = posix.stat(self._root + entry[2])
+        except OSError:
+            return False
+        return status.st_mtime_ns == entry[3] and status.st_size == entry[4]
+
+    def _spec(self, name: str, source: str) -> "ModuleSpec":
+        is_package = source.endswith(_PACKAGE)
+        spec = ModuleSpec(name, self, origin=source, is_package=is_package)  # type: ignore[arg-type]
+        spec.has_location = True
+        if is_package and spec.submodule_search_locations is not None:
+            spec.submodule_search_locations.append(source[: -len(_PACKAGE)])
+        return spec
+
+    def _load_all(self, names: "tuple[str, ...]") -> None:
+        """Load what a module is about to import: in one go it takes a third of the import system's time for each."""
+        for name in names:
+            entry = self._index.get(name)
+            if name in sys.modules or name in self._loading or entry is None or not self._is_current(entry):
+                continue
+            self._loading.add(name)
+            try:
+                self._load_all(entry[5])
+                if name not in sys.modules:
+                    self._load(name, self._root + entry[2])
+            finally:
+                self._loading.remove(name)
+
+    def _load(self, name: str, source: str) -> None:
+        """Do for one module what the import system does (importlib._bootstrap, _load_unlocked)."""
+        spec = self._spec(name, source)
+        package, _, last = name.rpartition(".")
+        module = type(sys)(name)
+        module.__spec__ = spec
+        module.__loader__ = self  # type: ignore[assignment]
+        module.__file__ = source
+        module.__package__ = package
+        if spec.submodule_search_locations is not None:
+            module.__package__ = name
+            module.__path__ = spec.submodule_search_locations
+        sys.modules[name] = module
+        try:
+            self.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+        if package:
+            setattr(sys.modules[package], last, module)
 
 
 def install(descriptor: int, root: str, index: "dict[str, Entry]") -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import nvinject
-from nvinject.bundle import bundle_path, find_sources, format_bundle, write_bundle
+from nvinject.bundle import bundle_path, find_imports, find_sources, format_bundle, write_bundle
 from nvinject.cli.install import find_interpreter, format_launcher_of
 
 TAG = str(sys.implementation.cache_tag)
@@ -46,6 +46,52 @@ def test_modules_come_from_the_bundle(root: Path) -> None:
     loaders = load(root, "import nvinject.core.plan")
     assert set(loaders) >= {"nvinject", "nvinject.cli.main", "nvinject.core", "nvinject.core.plan"}
     assert set(loaders.values()) == {"BundleFinder"}
+
+
+def test_modules_look_as_if_imported(root: Path) -> None:
+    """Whether the import system loads them or the finder, one for the sake of another."""
+    write_bundle(str(root / "nvinject"))
+    change = """
+import nvinject.core.planner
+import nvinject.core
+for module in (nvinject.core, nvinject.core.planner, nvinject.core.plan, sys.modules["nvinject.record"]):
+    assert module.__file__ == module.__spec__.origin, module
+    assert module.__loader__ is module.__spec__.loader, module
+    assert module.__package__ == module.__spec__.parent, module
+    assert getattr(sys.modules[module.__spec__.parent], module.__name__.rpartition(".")[2], module) is module, module
+assert nvinject.core.__path__ == nvinject.core.__spec__.submodule_search_locations
+assert nvinject.core.plan.Plan is nvinject.core.planner.Plan
+"""
+    assert set(load(root, change).values()) == {"BundleFinder"}
+
+
+def test_a_module_that_fails_leaves_nothing(root: Path) -> None:
+    """Also where another one needs it."""
+    (root / "nvinject/record.py").write_text("raise ValueError('broken')\n")
+    write_bundle(str(root / "nvinject"))
+    change = """
+try:
+    import nvinject.core.plan
+except ValueError as error:
+    assert str(error) == "broken"
+assert "nvinject.record" not in sys.modules
+assert "nvinject.core.plan" not in sys.modules
+"""
+    assert "nvinject.core" in load(root, change)
+
+
+def test_modules_that_need_each_other(root: Path) -> None:
+    """The import system decides who comes first, as it does without a bundle."""
+    (root / "nvinject/one.py").write_text("import nvinject.two\nname = 1\n")
+    (root / "nvinject/two.py").write_text("import nvinject.one\nname = 2\n")
+    write_bundle(str(root / "nvinject"))
+    assert {"nvinject.one", "nvinject.two"} <= set(load(root, "import nvinject.one"))
+
+
+def test_imports_are_those_of_any_case() -> None:
+    """What stands in functions and under conditions may never be needed."""
+    text = b"import os\nfrom a.b import c, d\nif x:\n    import e\ndef f():\n    import g\n"
+    assert find_imports(text, "p.q.r") == ["p", "p.q", "os", "a.b", "a.b.c", "a.b.d"]
 
 
 def test_without_a_bundle_modules_come_from_their_files(root: Path) -> None:
