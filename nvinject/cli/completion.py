@@ -62,6 +62,8 @@ def find_words() -> "dict[str, tuple[str, list[str]]]":
             following = ["--help"]
         elif name == "cdi":
             following = [word for word, _, _ in command.COMMANDS]
+        elif name in {"container-cli", "system"}:
+            following = list(command.COMMANDS)
         elif name == "completion":
             following = ["bash", "zsh", "fish"]
         else:

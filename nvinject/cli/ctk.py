@@ -1,4 +1,4 @@
-"""nvidia-ctk's commands `cdi` and `hook`, under its own name and with its global options.
+"""nvidia-ctk's commands `cdi`, `hook` and `system`, under its own name and with its global options.
 
 Belongs here: the way to nvinject's commands. Does not belong here: anything that they do.
 """
@@ -9,16 +9,16 @@ import sys
 from nvinject.errors import UsageError
 
 HELP = """\
-usage: nvidia-ctk [--debug] [--quiet] [--config FILE] (cdi | hook) ...
+usage: nvidia-ctk [--debug] [--quiet] [--config FILE] (cdi | hook | system) ...
 
 The NVIDIA Container Toolkit's command line, as far as nvinject has it: `nvidia-ctk cdi` is `nvinject cdi`, `nvidia-ctk
-hook` is nvidia-cdi-hook.
+hook` is nvidia-cdi-hook, `nvidia-ctk system` is `nvinject system`.
 
 example:
   nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml
 """
 
-COMMANDS = ("cdi", "hook")
+COMMANDS = ("cdi", "hook", "system")
 
 
 def main(arguments: "list[str]") -> int:
@@ -50,5 +50,9 @@ def main(arguments: "list[str]") -> int:
         from nvinject.cli.cdi import main as run_cdi
 
         return run_cdi(words[1:])
+    if words[:1] == ["system"]:
+        from nvinject.cli.system import main as run_system
+
+        return run_system(words[1:])
     what = f"nvinject has no command for nvidia-ctk {words[0]}" if words else "which command?"
     raise UsageError(what, f"use one of {', '.join(COMMANDS)}")

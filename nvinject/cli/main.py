@@ -25,7 +25,10 @@ COMMANDS = (
     ("check", "nvinject.cli.check", "check an image's requirements against this host or given values"),
     ("cdi", "nvinject.cli.cdi", "generate, list, explain, validate, inject and refresh CDI specs"),
     ("ctk", "nvinject.cli.ctk", "behave as nvidia-ctk does in its commands cdi and hook"),
+    ("container-cli", "nvinject.cli.containercli", "behave as nvidia-container-cli does: info, list, configure"),
+    ("system", "nvinject.cli.system", "make device nodes and links of /dev/char, print the loader cache"),
     ("install", "nvinject.cli.install", "lay down the launcher and the names that engines look for"),
+    ("uninstall", "nvinject.cli.uninstall", "remove what install laid down, and nothing else"),
     ("completion", "nvinject.cli.completion", "print a completion script for bash, zsh or fish"),
 )
 
@@ -35,6 +38,7 @@ NAMES = {
     "nvidia-container-toolkit": ("hook",),
     "nvidia-cdi-hook": ("cdi-hook",),
     "nvidia-ctk": ("ctk",),
+    "nvidia-container-cli": ("container-cli",),
     "nvidia-container-runtime": ("runtime", "--as", "nvidia-container-runtime", "--"),
     "nvidia-container-runtime.cdi": ("runtime", "--as", "nvidia-container-runtime.cdi", "--"),
     "nvidia-container-runtime.legacy": ("runtime", "--as", "nvidia-container-runtime.legacy", "--"),

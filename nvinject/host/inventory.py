@@ -25,13 +25,14 @@ def discover(
     mig_management: bool = False,
     imex_channels: tuple[str, ...] = (),
     mps_directory: str = "",
+    identity: tuple[int, int] | None = None,
 ) -> Inventory:
     """Return what this host has for the given driver capabilities.
 
     `environ_path` is PATH, for programs; `nvml` asks NVML as well, for what only it knows; `mig_management` and
-    `imex_channels` say that those nodes are needed; `mps_directory` is CUDA_MPS_PIPE_DIRECTORY. Raises HostError for a
-    missing root, an absent driver, a module that is not loaded, version skew, a required node and unreadable files. No
-    GPU at all is no error.
+    `imex_channels` say that those nodes are needed; `mps_directory` is CUDA_MPS_PIPE_DIRECTORY; NVML is asked as
+    `identity` (user and group) where that is given. Raises HostError for a missing root, an absent driver, a module
+    that is not loaded, version skew, a required node and unreadable files. No GPU at all is no error.
     """
     with (
         Root(policy.roots.driver, title="driver root", key="nvidia-container-cli.root") as root,
@@ -80,7 +81,9 @@ def discover(
             from nvinject.host.nvml import ask_nvml, complete_inventory
 
             library = root.host_path(search.management_library) if search.management_library else ""
-            inventory = complete_inventory(inventory, ask_nvml(library, version, policy.nvml_timeout))
+            inventory = complete_inventory(
+                inventory, ask_nvml(library, version, policy.nvml_timeout, identity=identity)
+            )
         return inventory
 
 

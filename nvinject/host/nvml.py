@@ -75,9 +75,12 @@ class NvmlAnswer(Record):
     lost: tuple[str, ...] = ()
 
 
-def ask_nvml(library: str, kernel_version: str, timeout: float) -> NvmlAnswer:
+def ask_nvml(
+    library: str, kernel_version: str, timeout: float, *, identity: tuple[int, int] | None = None
+) -> NvmlAnswer:
     """Return what NVML says, `library` being the host's path of libnvidia-ml.
 
+    `identity` is the user and group that the child becomes before it loads the library (None: it stays what we are).
     Raises HostError for every way in which that can fail, the time limit (seconds) among them.
     """
     if not library:
@@ -85,7 +88,7 @@ def ask_nvml(library: str, kernel_version: str, timeout: float) -> NvmlAnswer:
             f"libnvidia-ml.so.1 of version {kernel_version} is not there, and only it can tell what was asked for",
             "install the driver's management library",
         )
-    text = _run_child(lambda: _report(library), timeout)
+    text = _run_child(lambda: _report_as(identity, library), timeout)
     return parse_answer(text, kernel_version, library)
 
 
@@ -171,6 +174,8 @@ def parse_answer(text: str, kernel_version: str, library: str) -> NvmlAnswer:
 def _failure(step: str, code: int, text: str, kernel_version: str, library: str) -> HostError:
     if step == "import":
         return HostError(f"the Python module pynvml cannot be imported: {text}", "install nvidia-ml-py")
+    if step == "identity":
+        return HostError(f"the driver library cannot be loaded as another user: {text}", "run as root")
     if step == "load":
         return HostError(f"NVML cannot be loaded: {text}", "reinstall the driver's management library")
     if code == LIB_RM_VERSION_MISMATCH:
@@ -272,6 +277,23 @@ def _wait(child: int, seconds: float) -> int | None:
         if time.monotonic() >= deadline:
             return None
         time.sleep(0.0005)
+
+
+def _report_as(identity: tuple[int, int] | None, library: str) -> "Iterator[str]":
+    """Yield what NVML knows, as another user; runs in the child."""
+    import importlib.util
+
+    if importlib.util.find_spec("pynvml") is not None:
+        import pynvml  # noqa: F401 # now, because the other user may not reach its file
+    if identity is not None and identity != (os.geteuid(), os.getegid()):
+        try:
+            os.setgroups([])
+            os.setresgid(identity[1], identity[1], identity[1])
+            os.setresuid(identity[0], identity[0], identity[0])
+        except OSError as error:
+            yield _line("failed", "identity", 0, str(error))
+            return
+    yield from _report(library)
 
 
 def _report(library: str) -> "Iterator[str]":

@@ -44,12 +44,14 @@ _HINTS = {
 class Container(Record):
     """A created container: directory of its process in /proc, directory of its root file system, process id.
 
-    Both are O_PATH file descriptors; `root_fd` lies in the container's mount namespace.
+    Both are O_PATH file descriptors; `root_fd` lies in the container's mount namespace. `is_ours` says that the caller
+    means the namespaces that it runs in itself.
     """
 
     proc_fd: int
     root_fd: int
     pid: int
+    is_ours: bool = False
 
 
 def open_container(pid: int, root_path: str) -> Container:
@@ -72,6 +74,21 @@ def open_container(pid: int, root_path: str) -> Container:
             f"cannot open the root file system {root_path} of process {pid}: {error.strerror}",
             _HINTS.get(error.errno or 0, "the runtime must have made it before it calls the hook"),
         ) from error
+
+
+def open_surroundings(root_path: str) -> Container:
+    """Open a root file system in the namespaces of this process, which its caller has made for the container.
+
+    Raises ContainerError.
+    """
+    try:
+        proc_fd = os.open("/proc/self", _DIRECTORY)
+        root_fd = os.open(root_path, _DIRECTORY)
+    except OSError as error:
+        raise ContainerError(
+            f"cannot open {error.filename}: {error.strerror}", "the root file system must exist, and /proc be mounted"
+        ) from error
+    return Container(proc_fd=proc_fd, root_fd=root_fd, pid=os.getpid(), is_ours=True)
 
 
 def _open_root(proc_fd: int, root_path: str) -> int:
@@ -258,6 +275,8 @@ def _try_to_clone(source: Source) -> bool:
 
 
 def _enter(container: Container) -> None:
+    if container.is_ours:
+        return
     user_fd = namespaces.open_namespace(container.proc_fd, "user")
     mount_fd = namespaces.open_namespace(container.proc_fd, "mnt")
     try:
