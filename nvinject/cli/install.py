@@ -10,6 +10,7 @@ import os
 import sys
 
 from nvinject.bundle import bundle_path, write_bundle
+from nvinject.cli.manifest import missing_directories, record_installation
 from nvinject.cli.shimlauncher import MARK, format_launcher
 from nvinject.errors import UsageError
 
@@ -18,7 +19,13 @@ if TYPE_CHECKING:
     import argparse
 
 LAUNCHER_NAME = "nvinject"
-LINK_NAMES = ("nvidia-container-runtime-hook", "nvidia-container-toolkit", "nvidia-cdi-hook", "nvidia-ctk")
+LINK_NAMES = (
+    "nvidia-container-runtime-hook",
+    "nvidia-container-toolkit",
+    "nvidia-cdi-hook",
+    "nvidia-ctk",
+    "nvidia-container-cli",
+)
 SHIM_NAME = "nvidia-container-runtime"
 SHIM_LINK_NAMES = ("nvidia-container-runtime.cdi", "nvidia-container-runtime.legacy")
 
@@ -102,11 +109,17 @@ def main(arguments: "list[str]") -> int:
     if not options.dry_run:
         if options.links:
             refuse_foreign(shim)
+        made, written = missing_directories(os.path.dirname(launcher)), [launcher]
         write(launcher, format_launcher_of(interpreter, directories))
-        if options.links:
-            write(shim, format_launcher(launcher))
-            for name, target in links:
-                link(os.path.join(prefix, "bin", name), target)
+        try:
+            if options.links:
+                write(shim, format_launcher(launcher))
+                written.append(shim)
+                for name, target in links:
+                    link(os.path.join(prefix, "bin", name), target)
+                    written.append(os.path.join(prefix, "bin", name))
+        finally:
+            record_installation(prefix, written, made)
         compile_modules(directories)
         verify(launcher)
     report(steps, dry_run=options.dry_run, as_json=options.json)
@@ -229,7 +242,21 @@ def find_weak_spots(paths: "list[str]") -> "list[str]":
         status = os.stat(path)
         if status.st_uid != 0 or status.st_mode & 0o022:
             weak.append(f"{path} can be changed by others than root, and containers' hooks run it as root")
+        closed = find_closed_directory(path)
+        if closed:
+            weak.append(f"{closed} is closed to others: hooks of containers with user namespaces cannot run {path}")
     return weak
+
+
+def find_closed_directory(path: str) -> str:
+    """Return the directory above a program or its links' target that only its owner may enter, "" for none."""
+    for place in (path, os.path.realpath(path)):
+        directory = os.path.dirname(place)
+        while directory != "/":
+            if not os.stat(directory).st_mode & 0o001:
+                return directory
+            directory = os.path.dirname(directory)
+    return ""
 
 
 def report(steps: "list[tuple[str, str, str]]", *, dry_run: bool, as_json: bool) -> None:

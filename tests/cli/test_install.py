@@ -13,6 +13,7 @@ from nvinject.cli.install import LINK_NAMES, SHIM_LINK_NAMES, SHIM_NAME
 
 Capture = pytest.CaptureFixture[str]
 SECONDS = 60
+VERSIONED = ("nvinject", "nvidia-cdi-hook", "nvidia-ctk", "nvidia-container-cli")
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,7 @@ def test_launcher_is_isolated_and_absolute(prefix: Path) -> None:
 @pytest.mark.parametrize("name", ["nvinject", *LINK_NAMES])
 def test_each_name_runs(prefix: Path, name: str) -> None:
     """Under its own name it shows its version, under the engines' names it is the hook."""
-    arguments = ["--version"] if name in {"nvinject", "nvidia-cdi-hook", "nvidia-ctk"} else ["poststop"]
+    arguments = ["--version"] if name in VERSIONED else ["poststop"]
     done = run(prefix / "bin" / name, *arguments)
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -79,7 +79,7 @@ def test_a_mistake_of_ours_is_reported_as_one(monkeypatch: pytest.MonkeyPatch, c
         command_line.main(["plan"])
 
 
-CALLED = {"nvidia-ctk": "--version", "nvidia-cdi-hook": "noop"}
+CALLED = {"nvidia-ctk": "--version", "nvidia-container-cli": "--version", "nvidia-cdi-hook": "noop"}
 
 
 # The runtime's names end in another program: tests of the shim run them as processes.
