@@ -31,8 +31,8 @@ _MIG_UUID = re.compile(r"MIG-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-
 _GENERATED = re.compile(r"(?P<model>[a-z][a-z0-9-]*?)(x(?P<count>\d+))?")
 
 _MACHINE_KEYS = (
-    "arch", "deviate", "driver", "drm", "files", "gpus", "imex", "lib32", "links", "majors", "nvml", "nvswitches",
-    "params", "sockets",
+    "arch", "deviate", "driver", "drm", "files", "gpus", "imex", "lib32", "libraries", "links", "majors", "nodes",
+    "nvml", "nvswitches", "params", "sockets",
 )  # fmt: skip
 _GPU_KEYS = (
     "answers", "bus", "card", "count", "mig", "mig_mode", "minor", "model", "name", "numa_node", "render", "serial",
@@ -200,6 +200,8 @@ class _Reader:
             params={key: place.text() for key, place in self._map("params")},
             files={key: place.text() for key, place in self._map("files")},
             links={key: place.text() for key, place in self._map("links")},
+            libraries=tuple(place.text() for place in self._list("libraries")),
+            nodes={key: _device_number(place) for key, place in self._map("nodes")},
             answers=answers,
             lib32=self._flag("lib32", default=False),
             drm=self._flag("drm", default=True),
@@ -227,8 +229,19 @@ class _Reader:
         return Driver(version, cuda, keys["open"].flag() if "open" in keys else True)
 
     def _switches(self) -> tuple[NvSwitch, ...]:
-        count = self.keys["nvswitches"].number(0, 18) if "nvswitches" in self.keys else 0
-        return tuple(NvSwitch(f"0000:{5 + number:02x}:00.0", number) for number in range(count))
+        if "nvswitches" not in self.keys:
+            return ()
+        place = self.keys["nvswitches"]
+        keys = place.mapping(("count", "on_pci", "device")) if place.is_mapping() else {"count": place}
+        if "count" not in keys:
+            raise place.error("needs the key count")
+        count = keys["count"].number(0, 18)
+        device = keys["device"].number(1, 0xFFFF) if "device" in keys else NvSwitch("", 0).device_id
+        on_pci = "on_pci" not in keys or keys["on_pci"].flag()
+        switches = tuple(NvSwitch(f"0000:{0xE4 + number:02x}:00.0", number, device, on_pci) for number in range(count))
+        for switch in switches:
+            self._claim("bus", switch.bus, place)
+        return switches
 
     def _deviation(self) -> Deviation:
         keys = dict(self._map("deviate", ("library_version", "missing", "module")))
@@ -344,6 +357,11 @@ class _Reader:
         if sum(size for size, _ in found) > slices:
             raise keys["compute"].error(f"more than the {slices} slices of the GPU instance")
         return found
+
+
+def _device_number(place: _Place) -> tuple[int, int]:
+    major, minor = place.matching(re.compile(r"\d+:\d+"), "a device number such as 10:58").split(":")
+    return int(major), int(minor)
 
 
 def _packaged_driver(keys: Mapping[str, _Place]) -> Driver:

@@ -118,11 +118,12 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class NvSwitch:
-    """An NVSwitch: its PCI address and the minor of its node."""
+    """An NVSwitch: its PCI address, the minor of its node, and whether this machine's own PCI bus shows it."""
 
     bus: str
     minor: int
     device_id: int = 0x22A3
+    on_pci: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +139,7 @@ class Deviation:
 class Machine:
     """A whole machine; `driver` is None where none is installed, `files` are extra or replaced files by path.
 
+    `libraries` and `nodes` are further stub libraries and device nodes, as a Jetson or WSL has them.
     `events` are (place of the GPU, NVML kind, value) of what has happened; NVML takes `slow_ms` longer for each answer.
     """
 
@@ -152,6 +154,8 @@ class Machine:
     params: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
     links: Mapping[str, str] = field(default_factory=dict)
+    libraries: tuple[str, ...] = ()
+    nodes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     answers: Mapping[str, Any] = field(default_factory=dict)
     events: tuple[tuple[int, int, int], ...] = ()
     slow_ms: int = 0
@@ -174,6 +178,11 @@ class Machine:
     def present_gpus(self) -> tuple[Gpu, ...]:
         """The GPUs that are plugged in."""
         return tuple(gpu for gpu in self.gpus if gpu.present)
+
+    @property
+    def own_switches(self) -> tuple[NvSwitch, ...]:
+        """The NVSwitches that this machine manages itself."""
+        return tuple(switch for switch in self.switches if switch.on_pci)
 
     @property
     def module_loaded(self) -> bool:

@@ -71,7 +71,7 @@ def files(machine: Machine) -> Iterator[tuple[str, str, int]]:
         yield "/proc/driver/nvidia-caps/mig-minors", mig_minors(), 0o444
     if machine.imex_management:
         yield "/proc/driver/nvidia-caps/sys-minors", f"fabric-imex-mgmt {CAP_IMEX_MANAGEMENT}\n", 0o444
-    if machine.switches:
+    if machine.own_switches:
         yield from _switch_files(machine)
 
 
@@ -96,7 +96,7 @@ def _switch_files(machine: Machine) -> Iterator[tuple[str, str, int]]:
     yield "/proc/driver/nvidia-nvlink/permissions", permissions, 0o444
     yield "/proc/driver/nvidia-nvlink/capabilities/fabric-mgmt", capability(0, 0o400), 0o400
     yield "/proc/driver/nvidia-caps/nvlink-minors", "fabric-mgmt 0\n", 0o444
-    for switch in machine.switches:
+    for switch in machine.own_switches:
         path = f"/proc/driver/nvidia-nvswitch/devices/{switch.bus}/information"
         yield path, "BIOS Version: 96.10.6D.00.01\n", 0o444
 
@@ -163,7 +163,7 @@ def majors(machine: Machine) -> list[tuple[int, str]]:
     found += [(MAJOR_NVIDIA, "nvidia-modeset"), (MAJOR_NVIDIA, "nvidiactl")]
     names = ["nvidia-uvm", "nvidia-caps"]
     names += ["nvidia-caps-imex-channels"] if driver.branch >= 550 else []
-    names += ["nvidia-nvswitch", "nvidia-nvlink"] if machine.switches else []
+    names += ["nvidia-nvswitch", "nvidia-nvlink"] if machine.own_switches else []
     found += [(machine.majors[name], name) for name in names]
     return found + ([(MAJOR_DRM, "drm")] if machine.drm and machine.gpus else [])
 

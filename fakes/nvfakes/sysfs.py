@@ -22,7 +22,7 @@ def files(machine: Machine) -> Iterator[tuple[str, bytes, int]]:
     for gpu in machine.present_gpus:
         if gpu.on_pci:
             yield from _gpu_files(gpu)
-    for switch in machine.switches:
+    for switch in machine.own_switches:
         yield from _function(
             switch.bus, switch.device_id, switch.device_id, CLASS_BRIDGE_OTHER, 0, 90 + switch.minor, ()
         )
@@ -116,4 +116,4 @@ def config_space(device: int, subsystem: int, pci_class: int, bars: tuple[tuple[
 
 def functions(machine: Machine) -> tuple[Gpu | NvSwitch, ...]:
     """Return everything of the machine that is a PCI function."""
-    return (*(gpu for gpu in machine.present_gpus if gpu.on_pci), *machine.switches)
+    return (*(gpu for gpu in machine.present_gpus if gpu.on_pci), *machine.own_switches)

@@ -84,9 +84,21 @@ def entries(machine: Machine, *, dev_directory: str = "") -> list[Entry]:
         found[path] = File(path, text.encode())
     for path, target in machine.links.items():
         found[path] = Link(path, target)
+    for path in machine.libraries:
+        found[path] = _stub(machine, path)
+    for path, (major, minor) in machine.nodes.items():
+        found[path] = Node(path, major, minor)
     patterns = machine.deviation.missing
     kept = [entry for entry in found.values() if not any(_matches(entry.path, pattern) for pattern in patterns)]
     return sorted(kept, key=lambda entry: entry.path)
+
+
+def _stub(machine: Machine, path: str) -> File:
+    """Return a library that stands alone; its SONAME is its file name less what follows the first number."""
+    name = os.path.basename(path)
+    stem, dot, version = name.partition(".so.")
+    soname = f"{stem}{dot}{version.split('.')[0]}"
+    return File(path, elf.shared_library(soname, machine=elf.MACHINES[machine.architecture]))
 
 
 def _matches(path: str, pattern: str) -> bool:
@@ -215,9 +227,9 @@ def _device_entries(machine: Machine) -> Iterator[Entry]:
     for channel in machine.imex_channels:
         path = f"/dev/nvidia-caps-imex-channels/channel{channel}"
         yield Node(path, machine.majors["nvidia-caps-imex-channels"], channel, mode)
-    if machine.switches:
+    if machine.own_switches:
         yield Node("/dev/nvidia-nvswitchctl", machine.majors["nvidia-nvswitch"], 255, mode)
-    for switch in machine.switches:
+    for switch in machine.own_switches:
         yield Node(f"/dev/nvidia-nvswitch{switch.minor}", machine.majors["nvidia-nvswitch"], switch.minor, mode)
 
 
