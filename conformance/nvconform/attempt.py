@@ -45,6 +45,7 @@ class Attempt:
     def run(self) -> list[str]:
         """Go through the whole case and return the differences."""
         self.stage.set_up()
+        self._rehearse()
         host = self._look_at_host()
         files = observe.tree(self.stage.rootfs)
         cache = self._cache()
@@ -66,6 +67,9 @@ class Attempt:
         self.stage.clear()
 
     # -- running
+
+    def _rehearse(self) -> None:
+        """Do what has to be known before the container is created; a hook is wrapped and tells it all itself."""
 
     def _create(self) -> None:
         """Let the runtime create the container, and with it the injector work; then look at the result."""

@@ -46,9 +46,9 @@ class Runtime:
         self.program = program
         self.state = state
         state.mkdir(mode=0o700, exist_ok=True)
-        self._global = [program, "--root", str(state)]
+        self.options = ["--root", str(state)]
         if rootless and name == "runc":
-            self._global += ["--rootless", "true"]
+            self.options += ["--rootless", "true"]
 
     def prepare_host(self) -> None:
         """Make the sandbox's cgroup view one that the runtime accepts.
@@ -73,10 +73,14 @@ class Runtime:
         """Create the container; its output goes to `output` in the bundle, the runtime's messages to `log`."""
         log = bundle / "runtime.log"
         pid_file = bundle / "pid"
-        command = [*self._global, "--log", str(log), "create", "--bundle", str(bundle), "--pid-file", str(pid_file)]
+        words = ["--log", str(log), "create", "--bundle", str(bundle), "--pid-file", str(pid_file)]
         with (bundle / "output").open("wb") as output:
             process = subprocess.Popen(
-                [*command, identifier], stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+                [self.program, *self.options, *words, identifier],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
             )
         code = wait_or_kill(process, CREATE_SECONDS)
         pid = int(pid_file.read_text() or "0") if pid_file.exists() else 0
@@ -92,7 +96,7 @@ class Runtime:
 
     def _step(self, *arguments: str) -> int | None:
         process = subprocess.Popen(
-            [*self._global, *arguments],
+            [self.program, *self.options, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -68,6 +68,22 @@ class Setup:
         """Return the injector's command line for a hook stage."""
         return [self._fill(word, stage=stage) for word in self.implementation["command"]]
 
+    @property
+    def is_runtime(self) -> bool:
+        """Tell whether the injector is a runtime in front of another one, and not a hook."""
+        return bool(self.implementation.get("kind", "hook") == "runtime")
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables that the implementation wants to have in an engine's environment."""
+        return {name: self._fill(text) for name, text in self.implementation.get("environment", {}).items()}
+
+    def configuration(self) -> dict[str, Any]:
+        """Return the settings that the implementation needs in every case, such as the low-level runtime's name."""
+        return {
+            table: {name: [self._fill(word) for word in words] for name, words in settings.items()}
+            for table, settings in self.implementation.get("configuration", {}).items()
+        }
+
     def roots(self) -> dict[str, Any]:
         """Return the configuration that leads to a machine that is a tree; {} for one at the real paths."""
         return {} if str(self.machine_root) == "/" else self._fill_table(self.implementation.get("roots", {}))
@@ -96,6 +112,7 @@ class Setup:
             "python": self.settings.python,
             "prefix": str(self.prefix),
             "root": str(self.machine_root).rstrip("/"),
+            "runtime": self.runtime.program if hasattr(self, "runtime") else "",
             **more,
         }
         for name, value in known.items():

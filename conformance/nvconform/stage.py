@@ -75,7 +75,7 @@ class Stage:
         """Return the environment that an engine gives to the injector."""
         variable = self.setup.implementation.get("config-variable", "")
         configuration = {variable: str(self.config_file)} if variable else {}
-        return {"PATH": ENGINE_PATH, **configuration, **self.case.engine}
+        return {"PATH": ENGINE_PATH, **self.setup.environment(), **configuration, **self.case.engine}
 
     def damage(self) -> None:
         """Do to the bundle what a direct call of the injector is to meet."""
@@ -129,7 +129,8 @@ class Stage:
         if isinstance(config, str):
             self.config_file.write_text(config)
         else:
-            self.config_file.write_text(bundle.to_toml(overlay(self.setup.roots(), config or {})))
+            below = overlay(self.setup.roots(), self.setup.configuration())
+            self.config_file.write_text(bundle.to_toml(overlay(below, config or {})))
 
     def _write_bundle(self) -> None:
         spec = bundle.generate(
@@ -153,6 +154,8 @@ class Stage:
         if self.setup.kernel_hook and (self.setup.machine_root / "proc/driver/nvidia").exists():
             inherited = {name: os.environ[name] for name in ("NVFAKES_ROOT", "PYTHONPATH") if name in os.environ}
             hooks.append(hook(self.setup.kernel_hook, {"PATH": ENGINE_PATH, **inherited}))
+        if self.setup.is_runtime:
+            return hooks
         wrapper = ["/bin/sh", str(self.setup.wrapper), str(self.bundle), str(HOOK_SECONDS)]
         hooks.append(hook([*wrapper, *self.setup.command(self.case.container.stage)], self.environment()))
         return hooks

@@ -17,6 +17,7 @@ from nvconform.attempt import Attempt
 from nvconform.case import Case, build
 from nvconform.runtimes import RuntimeUnavailableError
 from nvconform.setup import Settings, Setup
+from nvconform.shim import RuntimeAttempt
 
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -38,7 +39,8 @@ class Worker:
         if reason:
             return {**result, "status": "skipped", "reason": reason, "seconds": 0.0}
         self.count += 1
-        attempt = Attempt(self.setup, case, self.setup.work / f"case{self.count}")
+        kind = RuntimeAttempt if self.setup.is_runtime else Attempt
+        attempt = kind(self.setup, case, self.setup.work / f"case{self.count}")
         try:
             differences = attempt.run()
         except Exception:  # noqa: BLE001 - a fault of the suite must show as one case's failure, not end the run

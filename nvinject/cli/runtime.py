@@ -133,7 +133,6 @@ def prepare(call: "Call", engine: EngineLog, *, name: str, low_level: str) -> "U
     loose = read_leniently(document)
     asked = ContainerSpec(environment=loose.environment, mounts=loose.mounts, privileged=loose.privileged)
 
-
     config = find_config(os.environ)[0]
     if not (might_ask(asked, swarm_names_without_parsing(config)) or might_name_devices(annotations)):
         return _nothing

@@ -11,7 +11,7 @@ import sys
 from nvinject.core.mode import plain_devices, qualify
 from nvinject.core.request import make_request, read_requirements
 from nvinject.core.sources import ContainerSpec
-from nvinject.errors import HostError, NvinjectError, RequestError
+from nvinject.errors import ContainerError, HostError, NvinjectError, RequestError
 from nvinject.formats.oci import rootfs_path
 from nvinject.render import bundle as bundles
 from nvinject.render import oci
@@ -170,10 +170,21 @@ class Shim:
     def write(self, plan: "Plan", inventory: "Inventory", root_fd: int) -> None:
         """Carry the plan out: generated files, the container's file system, config.json, in this order."""
         from nvinject.core.plan import DecideCompat
+        from nvinject.render.rootfs import check_targets, without_present
 
         operations = tuple(one for one in plan.operations if not isinstance(one, DecideCompat))
         traits = oci.read_traits(self.document, nested=in_user_namespace(), write_rootfs=self.policy.write_rootfs)
-        division = oci.divide(plan.replace(operations=operations), traits, rootfs_known=root_fd >= 0)
+        plan = plan.replace(operations=operations)
+        if root_fd >= 0:
+            plan = without_present(plan, root_fd)
+        division = oci.divide(plan, traits, rootfs_known=root_fd >= 0)
+        if root_fd >= 0:
+            check_targets(division.document, traits.covers, root_fd)
+        if division.hook and not traits.mounts_proc:
+            raise ContainerError(
+                "config.json mounts no procfs on /proc, below which the driver's part has to be covered",
+                "mount proc on /proc, or take CAP_MKNOD from the container",
+            )
         for operation in division.dropped:
             self.log.write(f"left out, the container cannot make device nodes: {operation.describe()}")
         generated = oci.generate(division, self.make_cache(division, root_fd))

@@ -39,13 +39,19 @@ class Traits(Record):
 
     `bind_devices`: nodes cannot be made, only shown (user namespaces). `makes_nodes`: programs in the container could
     make device nodes. `writes_rootfs`: links and loader cache may be put into its file system before it starts.
+    `destinations` are those of its mounts; `mounts_proc`: a procfs is on /proc.
     """
 
     bind_devices: bool = False
     makes_nodes: bool = False
     writes_rootfs: bool = False
     destinations: tuple[str, ...] = ()
+    mounts_proc: bool = True
     label: str = ""
+
+    def covers(self, path: str) -> bool:
+        """Tell whether the container mounts something on the path or above it, so that it does not show the image."""
+        return any(path == destination or path.startswith(f"{destination}/") for destination in self.destinations)
 
 
 class GeneratedFile(Record):
@@ -73,6 +79,7 @@ def read_traits(document: "Document", *, nested: bool, write_rootfs: bool) -> Tr
     """Return the traits of a container; `nested` says that the runtime itself is in a user namespace."""
     linux = _object(document, "linux")
     kinds = [space.get("type") for space in _objects(linux, "namespaces")]
+    mounts = _objects(document, "mounts")
     userns = nested or "user" in kinds
     root = document.get("root")
     readonly = isinstance(root, dict) and root.get("readonly") is True
@@ -83,8 +90,18 @@ def read_traits(document: "Document", *, nested: bool, write_rootfs: bool) -> Tr
         # user namespace the kernel forbids it whatever it holds.
         makes_nodes=not userns and "CAP_MKNOD" in _capabilities(document),
         writes_rootfs=write_rootfs and not readonly,
-        destinations=tuple(_normal(str(mount.get("destination", ""))) for mount in _objects(document, "mounts")),
+        destinations=tuple(_normal(str(mount.get("destination", ""))) for mount in mounts),
+        mounts_proc=any(_is_procfs(mount) for mount in mounts),
         label=label if isinstance(label, str) else "",
+    )
+
+
+def _is_procfs(mount: "Document") -> bool:
+    if _normal(str(mount.get("destination", ""))) != "/proc":
+        return False
+    # A container in the host's process namespace gets the host's own procfs.
+    return mount.get("type") == "proc" or (
+        mount.get("source") == "/proc" and mount.get("type") in {"bind", "none", None}
     )
 
 
@@ -102,7 +119,8 @@ def divide(plan: Plan, traits: Traits, *, rootfs_known: bool = True) -> Division
     parts: dict[str, list[Operation]] = {"document": [], "rootfs": [], "hook": [], "dropped": []}
     files = {operation.target: operation for operation in plan.operations if isinstance(operation, BindFile)}
     links = {operation.link: operation for operation in plan.operations if isinstance(operation, CreateSymlink)}
-    for operation in plan.operations:
+    for planned in plan.operations:
+        operation = _with_links(planned, links) if isinstance(planned, UpdateLoaderCache) else planned
         part, written = _place(operation, traits, files, links, rootfs_known=rootfs_known)
         parts[part].append(written)
     return Division(**{name: tuple(found) for name, found in parts.items()})
@@ -124,7 +142,7 @@ def _place(
     if not rootfs_known:
         return "hook", operation
     path = operation.link if isinstance(operation, CreateSymlink) else operation.musl_path_file or CACHE
-    if traits.writes_rootfs and not _is_covered(path, traits.destinations):
+    if traits.writes_rootfs and not traits.covers(path):
         return "rootfs", operation
     if isinstance(operation, CreateSymlink):
         shown = follow(operation, files, links)
@@ -132,6 +150,23 @@ def _place(
             ("hook", operation) if shown is None else ("document", shown.replace(target=path, reason=operation.reason))
         )
     return "document", operation
+
+
+def _with_links(operation: UpdateLoaderCache, links: dict[str, CreateSymlink]) -> UpdateLoaderCache:
+    """Return the operation with the links that ld(1) needs, which ldconfig enters under their own names.
+
+    With the hook the cache is built when links and files are there to be looked at, here before that.
+    """
+    found = list(operation.libraries)
+    for link in links:
+        folder, _, name = link.rpartition("/")
+        if name.endswith(".so"):
+            found += [
+                library.replace(soname=name, path=link)
+                for library in operation.libraries
+                if library.soname.startswith(f"{name}.") and library.path.rpartition("/")[0] == folder
+            ]
+    return operation.replace(libraries=tuple(found))
 
 
 def follow(link: CreateSymlink, files: dict[str, BindFile], links: dict[str, CreateSymlink]) -> BindFile | None:
@@ -277,11 +312,6 @@ def add_hook(document: "Document", stage: str, path: str, words: tuple[str, ...]
 
 def _name(target: str) -> str:
     return target.rpartition("/")[2]
-
-
-def _is_covered(path: str, destinations: tuple[str, ...]) -> bool:
-    """Tell whether the container mounts something on the path or above it, so that it does not show the image."""
-    return any(path == destination or path.startswith(f"{destination}/") for destination in destinations)
 
 
 def _normal(path: str) -> str:

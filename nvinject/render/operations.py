@@ -6,9 +6,9 @@ that lies below the container's root may be hostile: it is reached by nvinject.l
 """
 
 import errno
-import os
 import stat
 
+from nvinject import leanos as os
 from nvinject.core.plan import BindDevice, BindFile, CreateSymlink, MaskDirectory, UpdateLoaderCache
 from nvinject.errors import ContainerError
 from nvinject.linux import inroot, mounts, syscalls
@@ -319,10 +319,18 @@ def _is_link_to(parent_fd: int, name: str, target: str) -> bool:
 
 
 def _check_mount_point(target_fd: int, path: str, kind: int) -> None:
-    present, wanted = stat.S_IFMT(os.fstat(target_fd).st_mode), stat.S_IFMT(kind)
+    try:
+        check_kind(os.fstat(target_fd).st_mode, path, kind)
+    except ContainerError:
+        os.close(target_fd)
+        raise
+
+
+def check_kind(present_mode: int, path: str, kind: int) -> None:
+    """Raise ContainerError unless what is at a path of the container can be mounted over by a file of that kind."""
+    present, wanted = stat.S_IFMT(present_mode), stat.S_IFMT(kind)
     if present == wanted or (present == stat.S_IFREG and wanted != stat.S_IFDIR):
         return
-    os.close(target_fd)
     raise ContainerError(
         f"{path} is a {_KINDS.get(present, 'strange file')} in the container, where a {_KINDS[wanted]} is needed",
         "the image must not have anything else there",

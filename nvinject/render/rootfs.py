@@ -6,19 +6,21 @@ nothing of it runs, but the image is as hostile as ever: all paths are resolved 
 """
 
 import os
+import stat
 
-from nvinject.core.plan import UpdateLoaderCache
+from nvinject.core.plan import BindFile, CreateSymlink, MaskDirectory, UpdateLoaderCache
 from nvinject.errors import ContainerError, NvinjectError
 from nvinject.linux import mounts
+from nvinject.linux.inroot import open_in_root
 from nvinject.render.journal import Journal
 from nvinject.render.loadercache import CACHE
-from nvinject.render.operations import PARENT_MODE, Executor
+from nvinject.render.operations import PARENT_MODE, Executor, check_kind
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nvinject.core.plan import Operation
+    from nvinject.core.plan import Operation, Plan
     from nvinject.render.operations import Source
 
 
@@ -50,6 +52,68 @@ def _give_away(parent_fd: int, name: str) -> None:
     made = os.stat(name, dir_fd=parent_fd, follow_symlinks=False)
     if (made.st_uid, made.st_gid) != (parent.st_uid, parent.st_gid):
         os.chown(name, parent.st_uid, parent.st_gid, dir_fd=parent_fd, follow_symlinks=False)
+
+
+def without_present(plan: "Plan", root_fd: int) -> "Plan":
+    """Return the plan without the links that give way to what the image has at their place."""
+    kept = tuple(
+        operation
+        for operation in plan.operations
+        if not (isinstance(operation, CreateSymlink) and not operation.force and _is_taken(operation, root_fd))
+    )
+    return plan.replace(operations=kept)
+
+
+def _is_taken(operation: CreateSymlink, root_fd: int) -> bool:
+    try:
+        found = open_in_root(root_fd, operation.link, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        # readlink(2) of a descriptor: an earlier create may have made the very link.
+        return os.readlink("", dir_fd=found) != operation.target
+    except OSError:
+        return True
+    finally:
+        os.close(found)
+
+
+def check_targets(operations: "tuple[Operation, ...]", covered: "Callable[[str], bool]", root_fd: int) -> None:
+    """Raise ContainerError where the image has something that a runtime cannot or should not mount over.
+
+    A runtime would stop half-way, or mount over a FIFO that nobody expects there. Paths that the container's own mounts
+    cover do not show the image and are left to the runtime.
+    """
+    for operation in operations:
+        kind = _kind_of(operation)
+        if not kind or covered(operation.target):  # type: ignore[attr-defined]
+            continue
+        path: str = operation.target  # type: ignore[attr-defined]
+        try:
+            found = open_in_root(root_fd, path, os.O_PATH | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            hint = "the image must have folders there, or nothing"
+            raise ContainerError(f"cannot apply {operation.describe()}: {path}: {error.strerror}", hint) from error
+        try:
+            check_kind(os.fstat(found).st_mode, path, kind)
+        finally:
+            os.close(found)
+
+
+def _kind_of(operation: "Operation") -> int:
+    """Return the kind of file that an operation mounts, 0 for one that mounts none of the host's."""
+    if isinstance(operation, MaskDirectory):
+        return stat.S_IFDIR
+    if not isinstance(operation, BindFile):
+        return 0
+    try:
+        return stat.S_IFMT(os.stat(operation.source).st_mode)
+    except OSError as error:
+        raise ContainerError(
+            f"cannot apply {operation.describe()}: {operation.source}: {error.strerror}", "it must exist on the host"
+        ) from error
 
 
 def write_rootfs(operations: "tuple[Operation, ...]", root_fd: int, log: "Callable[[str], None]") -> Journal:

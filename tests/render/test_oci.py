@@ -62,6 +62,8 @@ PLAIN = link("libcuda.so", "libcuda.so.1")
 CACHE = UpdateLoaderCache(
     reason="test", directories=(LIB,), libraries=(LoaderLibrary(soname="libcuda.so.1", path=f"{LIB}/libcuda.so.1"),)
 )
+# What the cache holds, once the link for ld(1) is known.
+CACHE_AFTER = CACHE.replace(libraries=(*CACHE.libraries, LoaderLibrary(soname="libcuda.so", path=f"{LIB}/libcuda.so")))
 MUSL = CACHE.replace(musl_path_file="/etc/ld-musl-x86_64.path")
 NODE = device("nvidia0", 0)
 RULE = AllowDevice(reason="test", major=195, minor=0, access="rw")
@@ -69,23 +71,24 @@ ALL = (PARAMS, PROFILE, LIBRARY, SONAME, PLAIN, NODE, RULE, PROC_GPU, CACHE)
 
 DEFAULT = Traits(writes_rootfs=True)
 READ_ONLY = Traits()
-LATER = (SONAME, PLAIN, CACHE)
+MAKES_NODES = DEFAULT.replace(makes_nodes=True)
+LATER = (SONAME, PLAIN, CACHE_AFTER)
 BOUND_SONAME = LIBRARY.replace(target=f"{LIB}/libcuda.so.1")
 BOUND_PLAIN = LIBRARY.replace(target=f"{LIB}/libcuda.so")
 
 # traits, document, rootfs, hook, dropped
 DIVISIONS: list[tuple[Traits, tuple[Operation, ...], tuple[Operation, ...], tuple[Operation, ...], int]] = [
-    (DEFAULT, (PROFILE, LIBRARY, NODE, RULE), (SONAME, PLAIN, CACHE), (), 2),
-    (DEFAULT.replace(makes_nodes=True), (PROFILE, LIBRARY, NODE, RULE), (SONAME, PLAIN, CACHE), (PARAMS, PROC_GPU), 0),
-    (READ_ONLY, (PROFILE, LIBRARY, BOUND_SONAME, BOUND_PLAIN, NODE, RULE, CACHE), (), (), 2),
+    (DEFAULT, (PROFILE, LIBRARY, NODE, RULE), (SONAME, PLAIN, CACHE_AFTER), (), 2),
+    (MAKES_NODES, (PROFILE, LIBRARY, NODE, RULE), (SONAME, PLAIN, CACHE_AFTER), (PARAMS, PROC_GPU), 0),
+    (READ_ONLY, (PROFILE, LIBRARY, BOUND_SONAME, BOUND_PLAIN, NODE, RULE, CACHE_AFTER), (), (), 2),
     (
         DEFAULT.replace(destinations=("/usr/lib64", "/tmp")),
         (PROFILE, LIBRARY, BOUND_SONAME, BOUND_PLAIN, NODE, RULE),
-        (CACHE,),
+        (CACHE_AFTER,),
         (),
         2,
     ),
-    (DEFAULT.replace(destinations=("/etc",)), (PROFILE, LIBRARY, NODE, RULE, CACHE), (SONAME, PLAIN), (), 2),
+    (DEFAULT.replace(destinations=("/etc",)), (PROFILE, LIBRARY, NODE, RULE, CACHE_AFTER), (SONAME, PLAIN), (), 2),
     (
         DEFAULT.replace(destinations=("/etc/hosts", "/usr/lib")),
         (PROFILE, LIBRARY, NODE, RULE),
@@ -111,7 +114,7 @@ def test_divide(
 
 def test_divide_without_a_root_file_system() -> None:
     found = oci.divide(Plan(operations=ALL), DEFAULT, rootfs_known=False)
-    assert found.hook == (SONAME, PLAIN, CACHE)
+    assert found.hook == (SONAME, PLAIN, CACHE_AFTER)
     assert found.rootfs == ()
 
 
@@ -162,8 +165,24 @@ TRAITS: list[tuple[dict[str, Any], bool, Traits]] = [
 
 @pytest.mark.parametrize(("document", "nested", "expected"), TRAITS)
 def test_read_traits(document: dict[str, Any], nested: bool, expected: Traits) -> None:
-    assert oci.read_traits(document, nested=nested, write_rootfs=True) == expected
+    assert oci.read_traits(document, nested=nested, write_rootfs=True).replace(mounts_proc=True) == expected
     assert not oci.read_traits(document, nested=nested, write_rootfs=False).writes_rootfs
+
+
+# mounts, whether one of them is a procfs on /proc
+PROCFS: list[tuple[list[dict[str, str]], bool]] = [
+    ([], False),
+    ([{"destination": "/proc/", "type": "proc", "source": "proc"}], True),
+    ([{"destination": "/proc", "type": "bind", "source": "/proc"}], True),
+    ([{"destination": "/proc", "source": "/proc"}], True),
+    ([{"destination": "/proc", "type": "bind", "source": "/tmp"}], False),
+    ([{"destination": "/elsewhere", "type": "proc", "source": "proc"}], False),
+]
+
+
+@pytest.mark.parametrize(("mounts", "expected"), PROCFS)
+def test_procfs(mounts: list[dict[str, str]], expected: bool) -> None:
+    assert oci.read_traits(spec(mounts=mounts), nested=False, write_rootfs=True).mounts_proc is expected
 
 
 def written(document: dict[str, Any], traits: Traits, *operations: Operation) -> dict[str, Any]:
