@@ -26,6 +26,7 @@ from nvconform.shapes import (
 CAPABILITIES = ("compat32", "compute", "display", "graphics", "ngx", "utility", "video")
 FAILURES = ("requirement", "usage", "input", "configuration", "request", "host", "container")
 DATA_FILES = ("sets.yaml",)
+MACHINE_FOLDER = "machines"
 
 _TEXTS = list_of(text)
 _TEXT_MAPPING = mapping_of(text)
@@ -106,7 +107,12 @@ FILE = record(
 
 def case_files(directory: Path) -> list[Path]:
     """Return the case files below a directory in a stable order."""
-    return sorted(path for path in directory.rglob("*.yaml") if path.name not in DATA_FILES)
+    return sorted(path for path in directory.rglob("*.yaml") if is_case_file(path))
+
+
+def is_case_file(path: Path) -> bool:
+    """Tell case files from the tables and the machines that lie beside them."""
+    return path.suffix == ".yaml" and path.name not in DATA_FILES and path.parent.name != MACHINE_FOLDER
 
 
 def load_file(path: Path) -> list[Case]:
@@ -149,6 +155,23 @@ def load_all(directory: Path) -> list[Case]:
                 raise DocumentError(f"{path}:{case.line}: id: {case.id} is used already in {other.file}:{other.line}")
             seen[case.id] = case
     return list(seen.values())
+
+
+def cases_directory() -> Path:
+    """Return the folder of the cases: beside the package in a checkout, inside it when installed."""
+    here = Path(__file__).parent
+    return here.parent / "cases" if (here.parent / "cases" / "sets.yaml").exists() else here / "cases"
+
+
+def load_sets() -> dict[str, Any]:
+    """Return the tables of sets.yaml."""
+    value: dict[str, Any] = Document(cases_directory() / "sets.yaml").value
+    return value
+
+
+def machine_file(machine: str) -> str:
+    """Return what to call a case's machine: a shipped name as it is, `./FILE` as a file beside the cases."""
+    return str(cases_directory() / MACHINE_FOLDER / machine) if machine.startswith("./") else machine
 
 
 def find(cases: Iterable[Case], identifier: str) -> Case:

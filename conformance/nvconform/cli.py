@@ -15,8 +15,7 @@ from typing import Any
 
 from nvconform import implementations, report
 from nvconform.case import LANES, Case
-from nvconform.casefile import find, load_all
-from nvconform.plugin import cases_directory, load_sets
+from nvconform.casefile import cases_directory, find, load_all, load_sets
 from nvconform.session import Session, SessionError
 from nvconform.shapes import DocumentError
 

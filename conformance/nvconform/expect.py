@@ -67,6 +67,7 @@ class Expander:
         self.sets = sets
         self.machine: Mapping[str, Any] = sets["machines"].get(case.machine, {})
         self.driver = str(self.machine.get("driver", ""))
+        self.lacking = frozenset(self.machine.get("lacks", ()))
         self.directory = self.expected.library_directory or sets["library-directories"][case.container.image]
         self.nodes = nodes
         self.real_numbers = real_numbers
@@ -130,11 +131,11 @@ class Expander:
 
     def _add_files(self) -> None:
         for entry in self._capabilities():
-            for name in entry.get("binaries", ()):
-                self._add_mount("binary", f"/usr/bin/{name}")
-            for kind, key in (("socket", "sockets"), ("configuration", "configuration")):
-                for path in entry.get(key, ()):
-                    self._add_mount(kind, path)
+            paths = [("binary", f"/usr/bin/{name}") for name in entry.get("binaries", ()) if name not in self.lacking]
+            paths += [("socket", path) for path in entry.get("sockets", ()) if path not in self.lacking]
+            paths += [("configuration", path) for path in entry.get("configuration", ())]
+            for kind, path in paths:
+                self._add_mount(kind, path)
         for name in self.machine.get("firmware", ()):
             self._add_mount("firmware", f"/usr/lib/firmware/nvidia/{self.driver}/{name}")
 
@@ -142,13 +143,12 @@ class Expander:
         libraries: dict[str, str | None] = {}
         for entry in self._capabilities():
             libraries.update(entry.get("libraries", {}))
-        lacking = set(self.machine.get("lacks", ()))
         words = [(self.directory, 64)] if libraries else []
         if "compat32" in self.expected.capabilities and self.expected.library32_directory:
             words.append((self.expected.library32_directory, 32))
         for directory, bits in words:
             for name, version in libraries.items():
-                if name not in lacking and (bits == 64 or name in self.machine.get("libraries32", ())):
+                if name not in self.lacking and (bits == 64 or name in self.machine.get("libraries32", ())):
                     self._add_library(directory, bits, name, version)
 
     def _add_library(self, directory: str, bits: int, name: str, version: str | None) -> None:

@@ -12,9 +12,8 @@ import pytest
 
 from nvconform import implementations, report
 from nvconform.case import LANES, Case
-from nvconform.casefile import DATA_FILES, load_file
+from nvconform.casefile import is_case_file, load_file, load_sets
 from nvconform.session import Session, SessionError
-from nvconform.shapes import Document
 
 RESULT_KEY = "nvconform_result"
 
@@ -34,7 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> "CaseFile | None":
     """Take the case files: YAML below a folder named cases."""
-    if file_path.suffix == ".yaml" and "cases" in file_path.parts and file_path.name not in DATA_FILES:
+    if "cases" in file_path.parts and is_case_file(file_path):
         node: CaseFile = CaseFile.from_parent(parent, path=file_path)
         return node
     return None
@@ -95,18 +94,6 @@ def _session(config: pytest.Config) -> Session:
         implementation = implementations.load(config.getoption("--implementation"))
         _SESSIONS[key] = Session(implementation, load_sets(), config.getoption("--runtime"))
     return _SESSIONS[key]
-
-
-def load_sets() -> dict[str, Any]:
-    """Return the tables of sets.yaml."""
-    value: dict[str, Any] = Document(cases_directory() / "sets.yaml").value
-    return value
-
-
-def cases_directory() -> Path:
-    """Return the folder of the cases: beside the package in a checkout, inside it when installed."""
-    here = Path(__file__).parent
-    return here.parent / "cases" if (here.parent / "cases" / "sets.yaml").exists() else here / "cases"
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from nvconform.case import Case
+from nvconform.casefile import machine_file
 from nvconform.implementations import Implementation
 
 START_SECONDS = 120.0
@@ -115,7 +116,7 @@ class WorkerProcess:
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
         python = self.python if user is not None or lane != "root" else sys.executable
         self.process = subprocess.Popen(
-            [*_machine_command(python, machine, lane, self.machine), python, "-m", "nvconform.worker"],
+            [*_machine_command(python, machine_file(machine), lane, self.machine), python, "-m", "nvconform.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,

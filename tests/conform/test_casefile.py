@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from nvconform.case import LANES, Case, Refused, build, environment
-from nvconform.casefile import find, load_all, load_file, overlay
-from nvconform.plugin import cases_directory, load_sets
+from nvconform.casefile import cases_directory, find, load_all, load_file, load_sets, overlay
 from nvconform.shapes import DocumentError
 
 GOOD = """\

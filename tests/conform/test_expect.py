@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from nvconform.case import Case, Container, Expectation, Injected, Less, More
+from nvconform.casefile import load_sets
 from nvconform.expect import Expander, View
-from nvconform.plugin import load_sets
 
 LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 ALL = ("compat32", "compute", "display", "graphics", "ngx", "utility", "video")

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from nvconform.case import Call, Case, Container, Expectation, Injected, Refused
+from nvconform.casefile import load_sets
 from nvconform.cli import main
 from nvconform.implementations import Implementation
-from nvconform.plugin import load_sets
 from nvconform.session import Session
 
 GPU = Container(env=("NVIDIA_VISIBLE_DEVICES=all",))
