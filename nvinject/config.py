@@ -4,8 +4,6 @@ Belongs here: reading the original's config.toml into a Policy, with the origina
 [nvinject]. Does not belong here: what a setting leads to, and what is needed before the file is parsed (configfile.py).
 """
 
-import os
-
 from nvinject.configfile import CONFIG_VARIABLE, read_bytes, split_names
 from nvinject.core.policy import DRIVER_CAPABILITIES, Features, Policy, Roots
 from nvinject.errors import ConfigurationError, printable, quoted
@@ -182,6 +180,8 @@ class _Reading:
             return default
         if not value.startswith("/"):
             raise self.error(_key_of(field), f"must be an absolute path, found {quoted(value)}")
+        import os  # nodes seldom have other roots
+
         return "/" + os.path.normpath(value).lstrip("/")
 
     def check_ldconfig(self) -> None:

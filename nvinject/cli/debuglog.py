@@ -3,8 +3,9 @@
 Belongs here: writing lines. Does not belong here: what is told.
 """
 
-import os
 import sys
+
+from nvinject import leanos as os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,7 +4,6 @@ Belongs here: looking for what the catalogue names, below the driver root. Does 
 (libraries.py) and the places in a container. What is not there is simply not in the result: no installation has it all.
 """
 
-import os
 import stat
 
 from nvinject.core.catalog import BINARY_DIRECTORIES, BinaryRow, ConfigurationRow, FirmwareRow, SocketRow
@@ -23,7 +22,7 @@ def find_binaries(root: Root, rows: tuple[BinaryRow, ...], search_path: str) -> 
     found = []
     for row in rows:
         for directory in directories:
-            path = _regular_file(root, os.path.join(directory, row.name))
+            path = _regular_file(root, f"{directory.rstrip('/')}/{row.name}")
             if path:
                 found.append(HostFile(name=row.name, path=path))
                 break
@@ -77,7 +76,7 @@ def find_configuration(root: Root, rows: tuple[ConfigurationRow, ...]) -> tuple[
     found = []
     for row in rows:
         for directory in CONFIGURATION_DIRECTORIES:
-            path = _regular_file(root, os.path.join(directory, row.name))
+            path = _regular_file(root, f"{directory.rstrip('/')}/{row.name}")
             if path:
                 found.append(HostFile(name=row.name, path=path))
                 break

@@ -5,9 +5,9 @@ Does not belong here: what is done with the answer (planner.py). The image is un
 as absent.
 """
 
-import os
 import stat
 
+from nvinject import leanos as os
 from nvinject.core.model import CompatNote, ContainerLayout
 from nvinject.core.version import parse_version
 from nvinject.linux.inroot import open_in_root

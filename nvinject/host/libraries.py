@@ -5,9 +5,9 @@ files of the driver (files.py), and what it means that libraries are missing (in
 driver's version count; what exists in another version is remembered, so that version skew can be told from absence.
 """
 
-import os
 import stat
 
+from nvinject import leanos as os
 from nvinject.core.catalog import (
     LIBRARY32_DIRECTORIES,
     LIBRARY_DIRECTORIES,

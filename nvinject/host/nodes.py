@@ -4,9 +4,9 @@ Belongs here: looking at one node and saying what is wrong with it. Does not bel
 (nvinject.core.catalog) and whether a fault stops an injection (the caller).
 """
 
-import os
 import stat
 
+from nvinject import leanos as os
 from nvinject.core.model import DeviceNode
 from nvinject.host.root import Root
 from nvinject.record import Record

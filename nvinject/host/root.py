@@ -5,9 +5,9 @@ not belong here: which names, and what they mean. Paths given and returned are a
 """
 
 import errno
-import os
 import stat
 
+from nvinject import leanos as os
 from nvinject.errors import HostError
 from nvinject.linux.inroot import open_in_root
 

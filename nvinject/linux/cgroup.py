@@ -3,7 +3,7 @@
 Belongs here: the files and the format of a rule. Does not belong here: which cgroup, which rules, when to undo.
 """
 
-import os
+from nvinject import leanos as os
 
 
 def read_device_list(cgroup_fd: int) -> str:

@@ -5,7 +5,7 @@ Belongs here: functions, buffers, errno. Does not belong here: which functions t
 module is another one than CPython's, ctypes itself serves.
 """
 
-import os
+from nvinject import leanos as os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ Belongs here: numbers from the kernel's uapi headers that Python's os, stat and 
 here: what to do with them.
 """
 
-import os
+from nvinject import leanos as os
 
 # include/uapi/asm-generic/unistd.h; the calls from 424 on have the same number on every architecture.
 NR_close_range = 436

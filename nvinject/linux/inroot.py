@@ -5,9 +5,9 @@ opening, walking, creating by single component. Does not belong here: mounts, jo
 """
 
 import errno
-import os
 import stat
 
+from nvinject import leanos as os
 from nvinject.linux import syscalls
 from nvinject.linux.const import PROC_SUPER_MAGIC, RESOLVE_IN_ROOT, RESOLVE_NO_MAGICLINKS
 

@@ -5,9 +5,9 @@ belong here: which mounts there are, finding targets, undoing.
 """
 
 import errno
-import os
 import struct
 
+from nvinject import leanos as os
 from nvinject.linux import syscalls
 from nvinject.linux.const import (
     AT_EMPTY_PATH,

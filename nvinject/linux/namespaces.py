@@ -4,8 +4,8 @@ Belongs here: comparing, joining, becoming the mapped root. Does not belong here
 """
 
 import errno
-import os
 
+from nvinject import leanos as os
 from nvinject.linux import syscalls
 from nvinject.linux.const import CLONE_NEWNS, CLONE_NEWUSER
 

@@ -5,9 +5,9 @@ Does not belong here: a decision, a retry, a fallback, a call that os offers alr
 """
 
 import errno
-import os
 import struct
 
+from nvinject import leanos as os
 from nvinject.linux import clibrary
 from nvinject.linux.const import (
     NR_bpf,

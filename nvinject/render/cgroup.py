@@ -5,8 +5,8 @@ here: which devices (the plan), the kernel's formats (nvinject.linux). Everythin
 """
 
 import errno
-import os
 
+from nvinject import leanos as os
 from nvinject.core.plan import AllowDevice
 from nvinject.errors import ContainerError
 from nvinject.formats.mountinfo import parse_mountinfo

@@ -7,10 +7,10 @@ directories that are not configured stay as long as their files do, the order of
 the image is made or removed.
 """
 
-import os
 import stat
 
 from nvinject import __version__
+from nvinject import leanos as os
 from nvinject.errors import ContainerError
 from nvinject.formats import ldsearch
 from nvinject.formats.elf import ElfError, read_elf

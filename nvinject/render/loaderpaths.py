@@ -6,9 +6,9 @@ root and listed. Does not belong here: what a directory contributes (formats/lds
 """
 
 import errno
-import os
 import stat
 
+from nvinject import leanos as os
 from nvinject.formats import ldconf
 from nvinject.formats.ldsearch import LEGACY_HWCAPS, Listing
 from nvinject.linux.inroot import open_in_root

@@ -7,9 +7,9 @@ threads of a driver library do not forbid entering, and so that device rules can
 """
 
 import errno
-import os
 import sys
 
+from nvinject import leanos as os
 from nvinject.core.plan import AllowDevice, BindDevice, BindFile, CreateSymlink, MaskDirectory
 from nvinject.errors import ContainerError, NvinjectError
 from nvinject.linux import inroot, mounts, namespaces
@@ -207,7 +207,7 @@ def _work_and_exit(
     except BaseException as error:  # noqa: BLE001 # the parent tells it; here nothing may print a traceback
         report("failure", f"{type(error).__name__}: {error}", "this is a fault of nvinject: please report it")
     finally:
-        os._exit(0)
+        os._exit(0)  # noqa: SLF001 # as os names it
 
 
 class Work:

@@ -5,9 +5,9 @@ belong here: what the file contains (loadercache.py).
 """
 
 import errno
-import os
 import stat
 
+from nvinject import leanos as os
 from nvinject.linux import inroot, syscalls
 from nvinject.linux.const import RENAME_EXCHANGE, RENAME_NOREPLACE
 

@@ -5,8 +5,7 @@ with Bidirectional propagation); a mount below would appear on the host too, and
 Belongs here: finding the shared mounts and cutting them off. Does not belong here: mounting.
 """
 
-import os
-
+from nvinject import leanos as os
 from nvinject.errors import ContainerError
 from nvinject.formats.mountinfo import parse_mountinfo
 from nvinject.linux import inroot, mounts
