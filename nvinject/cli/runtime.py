@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 HELP = """\
 usage: nvinject runtime [--as NAME] [--low-level PATH] [--] RUNTIME-ARGUMENTS
+       nvinject runtime configure [OPTION ...]
 
 An OCI runtime in front of runc, crun or another one, for the engines that know it as nvidia-container-runtime. For
 create and run it edits the container's config.json so that the container gets the GPUs that it asks for; every other
@@ -41,7 +42,7 @@ call is passed on untouched.
 
 examples:
   nvinject install --prefix /usr/local --links     makes nvidia-container-runtime, its quick launcher
-  dockerd --add-runtime nvidia=/usr/local/bin/nvidia-container-runtime
+  nvinject runtime configure --runtime docker      makes docker know it; configure --help tells about other engines
   nvidia-container-runtime create --bundle /run/bundle ID
 """
 
@@ -52,6 +53,10 @@ SPECIFICATION = "1.2.0"  # of the OCI runtime, as far as this file's neighbours 
 
 def main(arguments: "list[str]") -> int:
     """Serve one call of an engine; returns only for --help, otherwise becomes the low-level runtime or raises."""
+    if arguments[:1] == ["configure"]:  # no command of an OCI runtime: it tells engines about us
+        from nvinject.cli.configure import main as configure
+
+        return configure(arguments[1:])
     name, low_level, words = parse_own(arguments)
     if words is None:
         sys.stdout.write(HELP)
