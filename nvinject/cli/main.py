@@ -26,6 +26,8 @@ COMMANDS = (
     ("cdi", "nvinject.cli.cdi", "generate, list, explain, validate, inject and refresh CDI specs"),
     ("ctk", "nvinject.cli.ctk", "behave as nvidia-ctk does in its commands cdi and hook"),
     ("container-cli", "nvinject.cli.containercli", "behave as nvidia-container-cli does: info, list, configure"),
+    ("info", "nvinject.cli.info", "show driver, GPUs, device nodes and files of this host"),
+    ("list", "nvinject.cli.pathlist", "list every path of the driver, with its capability"),
     ("system", "nvinject.cli.system", "make device nodes and links of /dev/char, print the loader cache"),
     ("install", "nvinject.cli.install", "lay down the launcher and the names that engines look for"),
     ("uninstall", "nvinject.cli.uninstall", "remove what install laid down, and nothing else"),
