@@ -143,14 +143,11 @@ def _request(verb: str, values: list[Any]) -> list[Any]:
 
 
 def _load(options: "argparse.Namespace") -> "Machine":
-    from dataclasses import replace
-
-    from nvfakes.declaration import load, with_packages
-    from nvfakes.machine import Driver
+    from nvfakes.declaration import load, on_packages
 
     machine = load(options.machine)
     branch = getattr(options, "driver", None)
-    return replace(machine, driver=with_packages(machine.driver or Driver(), branch)) if branch else machine
+    return on_packages(machine, branch) if branch else machine
 
 
 def _list(options: "argparse.Namespace") -> int:

@@ -9,6 +9,7 @@ import difflib
 import platform
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -384,6 +385,12 @@ def with_packages(driver: Driver, branch: int, *, open_kernel: bool | None = Non
     files = installed.install(branch)
     opened = driver.open_kernel and branch >= OPEN_KERNEL_SINCE if open_kernel is None else open_kernel
     return Driver(files.version, files.cuda, opened, files.root)
+
+
+def on_packages(machine: Machine, branch: int) -> Machine:
+    """Return a machine with the user-space files of a branch's real packages, which decide its driver's version."""
+    driver = with_packages(machine.driver or Driver(), branch)
+    return replace(machine, driver=driver, deviation=replace(machine.deviation, library_version=""))
 
 
 def _mig_uuid(gpu: int, serial: int) -> str:
