@@ -1,7 +1,7 @@
 """Declared GPU machines that programs cannot tell from real ones.
 
-`load` gives a machine by name or file, `run` runs a command on one. The modules behind them are imported on first
-use, because the runtime wrapper imports this package for every container.
+`load` gives a machine by name or file, `run` runs a command on one, `start` keeps one running. The modules behind
+them are imported on first use, because the runtime wrapper imports this package for every container.
 """
 
 from collections.abc import Sequence
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from nvfakes.machine import Machine
+    from nvfakes.running import Running
 
-__all__ = ["load", "run"]
+__all__ = ["load", "run", "start"]
 
 
 def load(name_or_path: str) -> "Machine":
@@ -25,3 +26,10 @@ def run(machine: "Machine | str", command: Sequence[str], *, lane: str | None = 
     from nvfakes import sandbox
 
     return sandbox.run(load(machine) if isinstance(machine, str) else machine, command, lane=lane)
+
+
+def start(machine: "Machine | str", *, lane: str | None = None) -> "Running":
+    """Start a machine that stands until it is stopped: run commands on it, unplug its GPUs, and so on."""
+    from nvfakes import running
+
+    return running.start(load(machine) if isinstance(machine, str) else machine, lane=lane)

@@ -93,6 +93,9 @@ def _parser() -> "argparse.ArgumentParser":
         sub.add_argument("--lane", choices=("root", "rootless"), help="default: root where it works")
         if name == "run":
             sub.add_argument("command", nargs="*", help="after --")
+    sub = command("enter", _enter, "run a command on a machine that is already running")
+    sub.add_argument("--running", type=int, required=True, metavar="PID", help=_RUNNING)
+    sub.add_argument("command", nargs="*", help="after --")
     command("ps", _ps, "list the machines that run on this host")
     for name, (words, text) in _VERBS.items():
         sub = command(name, _change, text)
@@ -114,6 +117,12 @@ def _ps(_options: "argparse.Namespace") -> int:
         status = control.ask(process, "status")
         print(f"{process}\t{status['machine']}\t{status['lane']}\t{status['root']}")
     return 0
+
+
+def _enter(options: "argparse.Namespace") -> int:
+    from nvfakes import running
+
+    running.enter(options.running, options.command or [os.environ.get("SHELL", "/bin/sh")])
 
 
 def _change(options: "argparse.Namespace") -> int:

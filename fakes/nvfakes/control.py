@@ -47,7 +47,7 @@ def start(lane: Lane, holder: int) -> None:
         try:
             os.setsid()
             if os.fork() == 0:
-                serve(lane, holder, _detach(server))
+                serve(lane, holder, detach(server))
         finally:
             os._exit(0)
 
@@ -60,7 +60,7 @@ def listen(holder: int) -> socket.socket:
     return server
 
 
-def _detach(server: socket.socket) -> socket.socket:
+def detach(server: socket.socket) -> socket.socket:
     """Let go of everything else that was inherited: whoever waits for the command's output must see its end."""
     os.chdir("/")
     null = os.open("/dev/null", os.O_RDWR)
