@@ -28,7 +28,8 @@ class Move(Record):
         source = self.source.rstrip("/")
         if path != source and not path.startswith(f"{source}/"):
             return path
-        return os.path.normpath(f"{self.target or '/'}/{path[len(source) :].lstrip('/')}")
+        moved = os.path.normpath(f"{self.target or '/'}/{path[len(source) :].lstrip('/')}")
+        return moved[1:] if moved.startswith("//") else moved  # normpath keeps two slashes, as POSIX allows
 
     def word(self, word: str) -> str:
         """Return an argument of a hook moved; both halves of a link `target::link` are paths."""

@@ -26,7 +26,7 @@ from nvinject.core.plan import (
     Operation,
     UpdateLoaderCache,
 )
-from nvinject.core.planner import needs_nvml, plan, plan_node_set
+from nvinject.core.planner import needs_nvml, plan, plan_node_set, plan_visible_proc
 from nvinject.core.policy import Policy, Roots
 from nvinject.core.request import ContainerRequest
 from nvinject.errors import HostError, NvinjectError, RequestError, RequirementError
@@ -404,3 +404,22 @@ def test_a_set_of_nodes_needs_no_driver() -> None:
         ("/run/driver/etc/cufile.json", "/etc/cufile.json"),
     ]
     assert rules(found) == ["500:0 rw"]
+
+
+VISIBLE: list[tuple[set[int], set[int], set[str]]] = [
+    (set(), set(), {"nvidia"}),
+    ({1}, set(), {"nvidia", "0000:11:00.0"}),
+    ({0}, {12, 13}, {"nvidia", "0000:10:00.0", "access"}),
+    ({0, 7}, {99}, {"nvidia", "0000:10:00.0"}),
+    ({0}, {1}, {"nvidia", "0000:10:00.0", "capabilities"}),
+]
+
+
+@pytest.mark.parametrize(("gpus", "capabilities", "expected"), VISIBLE)
+def test_the_nodes_of_a_container_tell_what_of_procfs_it_sees(
+    gpus: set[int], capabilities: set[int], expected: set[str]
+) -> None:
+    """Somebody else chose the devices; a container that may manage MIG sees all of it."""
+    config = DeviceNode(path="/dev/nvidia-caps/nvidia-cap1", major=237, minor=1)
+    inventory = INVENTORY.replace(mig_config_node=config)
+    assert targets(plan_visible_proc(inventory, frozenset(gpus), frozenset(capabilities))) == expected
