@@ -57,6 +57,10 @@ class Setup:
         self._install()
         self.runtime = Runtime(settings.runtime, self.work / "state", rootless=self.lane == "rootless")
         self.runtime.prepare_host()
+        if self.is_runtime:
+            # An injector that cannot read its configuration looks for runc: what it finds must be this runtime.
+            (self.prefix / "low").mkdir(parents=True, exist_ok=True)
+            (self.prefix / "low" / "runc").symlink_to(self.runtime.program)
         self.features = Features.detect(self.lane, self.work, settings.ordinary_user)
 
     @property
