@@ -65,7 +65,12 @@ except ContainerError as error:
 def test_the_original_stays_when_writing_fails(config: Path) -> None:
     """A limit on the size of files stands in for a full disk, which takes a mount to make."""
     done = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, str(config.parent)], capture_output=True, text=True, check=True, timeout=60
+        # -B: a module imported under the limit would leave cut byte code behind, for every later start to trip over.
+        [sys.executable, "-B", "-c", FULL_DISK, str(config.parent)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
     )
     assert done.stdout.startswith(f"cannot write {config}: File too large; the container's configuration is unchanged")
     assert config.read_bytes() == ORIGINAL
