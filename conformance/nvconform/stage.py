@@ -35,7 +35,7 @@ class Stage:
         self.case = case
         self.directory = directory
         self.identifier = identifier
-        self.cgroup = f"/nvconform/{identifier}"
+        self.cgroup = f"/{identifier}"
         self.bundle = directory / "bundle"
         self.rootfs = self.bundle / "rootfs"
         self.outside = directory / "outside"
