@@ -6,6 +6,8 @@ devices, files where folders are needed). What lies outside of the root is compa
 
 import json
 import os
+import re
+import shutil
 import stat
 import subprocess
 import sys
@@ -369,3 +371,62 @@ def test_the_same_hooks_answer_to_the_other_names(image: Image) -> None:
         )
         assert done.returncode == 0, done.stderr
         assert os.readlink(image.at(f"/{number}")) == "a"
+
+
+TRACED = [
+    ("create-symlinks", "--link", f"libcuda.so.1::{CUDA}", "--link", "../card1::/dev/dri/by-path/pci-card"),
+    ("enable-cuda-compat", "--host-driver-version=570.1"),
+    ("update-ldcache", "--folder", "/opt/nvidia"),
+    ("disable-device-node-modification",),
+    ("update-application-profile",),
+    ("chmod", "--mode", "755", "--path", "/usr/lib"),
+]
+# call(folder's descriptor<its path>, "path", ...), and call("path", ...)
+STEP = re.compile(r'^\d+\s+(?P<call>\w+)\((?:AT_FDCWD|\d+)(?:<(?P<place>[^>]*)>)?, "(?P<path>[^"]*)"(?P<rest>.*)')
+ONE_PATH = re.compile(r'^\d+\s+(?P<call>\w+)\("(?P<path>[^"]*)"')
+
+
+@pytest.mark.parametrize("arguments", TRACED, ids=[arguments[0] for arguments in TRACED])
+def test_no_path_of_the_image_is_resolved_twice(image: Image, arguments: tuple[str, ...], tmp_path: Path) -> None:
+    """After the root is opened, every step is openat2 below it, or one component of a folder that is held open.
+
+    That leaves nobody a moment between looking and doing, so no race needs to be won by a test (CVE-2026-24260).
+    """
+    strace = shutil.which("strace")
+    if strace is None:
+        pytest.skip("strace is missing; install it")
+    image.write("/usr/lib/file")
+    add_compat(image, "575.51.03")
+    add_cuda(image, "/opt/nvidia")
+    trace = tmp_path / "trace"
+    done = subprocess.run(
+        [
+            *(strace, "-f", "-y", "-e", "trace=%file", "-o", trace),
+            *(sys.executable, "-m", "nvinject", "cdi-hook"),
+            *arguments,
+        ],
+        input=json.dumps({"root": str(image.root)}),
+        env={},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SECONDS,
+    )
+    if "ptrace" in done.stderr.lower() and done.returncode != 0:
+        pytest.skip(f"processes cannot be traced here: {done.stderr.strip().splitlines()[-1]}")
+    assert done.returncode == 0, done.stderr
+    root, opened, steps = str(image.root), [], 0
+    for line in trace.read_text().splitlines():
+        match = STEP.match(line) or ONE_PATH.match(line)
+        if match is None:
+            continue
+        path, place = match["path"], match.groupdict().get("place") or ""
+        if path.startswith(root):
+            opened.append(match["call"])
+        elif place.startswith(root):
+            steps += 1
+            assert match["call"] == "openat2" or "/" not in path, line
+            if match["call"] == "openat" and path not in {".", ".."}:
+                assert "O_NOFOLLOW" in match["rest"], line
+    assert opened == ["openat"]
+    assert steps
