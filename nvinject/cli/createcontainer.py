@@ -96,7 +96,13 @@ def adapt(plan: HookPlan, root_fd: int) -> "tuple[Operation, ...]":
     from nvinject.host.layout import observe_layout
 
     layout = observe_layout(root_fd)
-    compat = choose_compat(layout.compat_directory, layout.compat_version, plan.driver_version, plan.compat_mode)
+    compat = choose_compat(
+        layout.compat_directory,
+        layout.compat_version,
+        plan.driver_version,
+        plan.compat_mode,
+        note=layout.compat_note,
+    )
     return tuple(
         operation.replace(compat_directory=compat.directory, musl_path_file=layout.musl_path_file)
         if isinstance(operation, UpdateLoaderCache)
