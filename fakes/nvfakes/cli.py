@@ -96,6 +96,9 @@ def _parser() -> "argparse.ArgumentParser":
     sub = command("enter", _enter, "run a command on a machine that is already running")
     sub.add_argument("--running", type=int, required=True, metavar="PID", help=_RUNNING)
     sub.add_argument("command", nargs="*", help="after --")
+    sub = command("record", _record, "write down the machine on which this runs as a machine file")
+    sub.add_argument("--root", default=os.environ.get("NVFAKES_ROOT", "/"), help="where the machine stands")
+    sub.add_argument("--serials", action="store_true", help="with the serial numbers of the boards")
     command("ps", _ps, "list the machines that run on this host")
     for name, (words, text) in _VERBS.items():
         sub = command(name, _change, text)
@@ -116,6 +119,13 @@ def _ps(_options: "argparse.Namespace") -> int:
     for process in control.running():
         status = control.ask(process, "status")
         print(f"{process}\t{status['machine']}\t{status['lane']}\t{status['root']}")
+    return 0
+
+
+def _record(options: "argparse.Namespace") -> int:
+    from nvfakes import record
+
+    print(record.record(options.root, serials=options.serials), end="")
     return 0
 
 

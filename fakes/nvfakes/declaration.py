@@ -77,6 +77,9 @@ class _Place:
     def is_mapping(self) -> bool:
         return isinstance(self.node, yaml.MappingNode)
 
+    def is_sequence(self) -> bool:
+        return isinstance(self.node, yaml.SequenceNode)
+
     def text(self) -> str:
         if not isinstance(self.node, yaml.ScalarNode):
             raise self.error("must be a single value")
@@ -233,6 +236,9 @@ class _Reader:
         if "nvswitches" not in self.keys:
             return ()
         place = self.keys["nvswitches"]
+        if place.is_sequence():
+            buses = [item.matching(_BUS, "a PCI address").lower() for item in place.sequence()]
+            return tuple(NvSwitch(bus, number) for number, bus in enumerate(buses))
         keys = place.mapping(("count", "on_pci", "device")) if place.is_mapping() else {"count": place}
         if "count" not in keys:
             raise place.error("needs the key count")
@@ -276,11 +282,7 @@ class _Reader:
         keys = place.mapping(_GPU_KEYS)
         if "model" not in keys:
             raise place.error(f"needs the key model; known models: {', '.join(MODELS)}")
-        model = MODELS.get(keys["model"].text())
-        if model is None:
-            raise keys["model"].error(
-                f"unknown model{_suggest(keys['model'].text(), tuple(MODELS))}".replace("keys", "models")
-            )
+        model = _model(keys["model"])
         uuid = (
             keys["uuid"].matching(_GPU_UUID, "a GPU UUID")
             if "uuid" in keys
@@ -351,13 +353,38 @@ class _Reader:
             return [(slices, uuid)]
         found = []
         for place in keys["compute"].sequence():
-            size = place.matching(re.compile(r"[12347]c"), "a compute instance such as 1c")
-            uuid = new_uuid()
+            parts = place.mapping(("size", "uuid")) if place.is_mapping() else {"size": place}
+            if "size" not in parts:
+                raise place.error("needs the key size, such as 1c")
+            size = parts["size"].matching(re.compile(r"[12347]c"), "a compute instance such as 1c")
+            uuid = parts["uuid"].matching(_MIG_UUID, "a MIG UUID") if "uuid" in parts else new_uuid()
             self._claim("uuid", uuid, place)
             found.append((int(size[0]), uuid))
         if sum(size for size, _ in found) > slices:
             raise keys["compute"].error(f"more than the {slices} slices of the GPU instance")
         return found
+
+
+def _model(place: _Place) -> GpuModel:
+    """Return a model by its name, or one that is like another but for what the file says."""
+    if not place.is_mapping():
+        model = MODELS.get(place.text())
+        if model is None:
+            raise place.error(f"unknown model{_suggest(place.text(), tuple(MODELS))}".replace("keys", "models"))
+        return model
+    keys = place.mapping(("like", "name", "device", "subsystem", "class", "capability", "memory_mib"))
+    if "like" not in keys:
+        raise place.error("needs the key like, a model that it is like")
+    known = _model(keys["like"])
+    numbers = {"device": "device_id", "subsystem": "subsystem_id", "class": "pci_class", "memory_mib": "memory_mib"}
+    changes: dict[str, Any] = {name: keys[key].number(0, 1 << 40) for key, name in numbers.items() if key in keys}
+    if "name" in keys:
+        changes["name"] = keys["name"].text()
+    if "capability" in keys:
+        changes["compute_capability"] = keys["capability"].matching(
+            re.compile(r"\d+\.\d"), "a compute capability such as 9.0"
+        )
+    return replace(known, **changes)
 
 
 def _device_number(place: _Place) -> tuple[int, int]:
