@@ -28,6 +28,7 @@ COMMANDS = (
     ("container-cli", "nvinject.cli.containercli", "behave as nvidia-container-cli does: info, list, configure"),
     ("info", "nvinject.cli.info", "show driver, GPUs, device nodes and files of this host"),
     ("list", "nvinject.cli.pathlist", "list every path of the driver, with its capability"),
+    ("doctor", "nvinject.cli.doctor", "find out why containers get no GPUs, and what mends it"),
     ("system", "nvinject.cli.system", "make device nodes and links of /dev/char, print the loader cache"),
     ("install", "nvinject.cli.install", "lay down the launcher and the names that engines look for"),
     ("uninstall", "nvinject.cli.uninstall", "remove what install laid down, and nothing else"),
@@ -56,7 +57,7 @@ exit codes:
   0  done            3  malformed container state or config.json   6  driver, device node or library missing
   1  requirements    4  malformed config.toml                      7  container could not be changed (undone)
      not satisfied   5  request cannot be served                  70  a mistake in nvinject: please report it
-  2  usage
+  2  usage                              8  doctor: warnings   9  doctor: errors
 """
 
 INTERNAL_ERROR = 70  # EX_SOFTWARE of sysexits.h
