@@ -1,0 +1,1 @@
+"""What an injector costs a container start: pieces (pytest-benchmark) and whole processes (python -m benchmarks)."""
