@@ -46,6 +46,7 @@ class Daemon:
     """A dockerd; `machine` is the declaration that it runs on, `prefix` where the hook was installed.
 
     Its log is written to `log`. `unified` lets it see cgroup v2 only, as on a machine that has no v1 hierarchies.
+    `shim` gives it the runtime `nvidia`, which is the runtime shim of the prefix.
     """
 
     program: str
@@ -53,6 +54,7 @@ class Daemon:
     machine: str
     prefix: Path | None
     unified: bool = False
+    shim: bool = False
     folder: Path = field(init=False)
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
@@ -84,9 +86,10 @@ class Daemon:
 
     def start(self) -> None:
         """Start dockerd on its machine and wait until it answers."""
-        (self.folder / "config.toml").write_text("# the defaults\n")
-        (self.folder / "daemon.json").write_text("{}\n")  # not /etc/docker/daemon.json of this machine
         wrapper = self.folder / "runtime"
+        runtimes = f'[nvidia-container-runtime]\nruntimes = ["{wrapper}"]\n' if self.shim else ""
+        (self.folder / "config.toml").write_text(f"# the defaults\n{runtimes}")
+        (self.folder / "daemon.json").write_text("{}\n")  # not /etc/docker/daemon.json of this machine
         nvfakes("runtime-wrapper", str(wrapper))
         # What a machine needs is compiled and unpacked the first time; the daemon's time limit is not for that.
         nvfakes("run", self.machine, "--", "true", seconds=PREPARE_SECONDS)
@@ -98,6 +101,7 @@ class Daemon:
             *("--iptables=false", "--bridge=none", "--config-file", f"{self.folder}/daemon.json"),
             *("--exec-opt", "native.cgroupdriver=cgroupfs", f"--cgroup-parent=/{self.cgroup}"),
             *("--add-runtime", f"nvfakes={wrapper}", "--default-runtime", "nvfakes"),
+            *(("--add-runtime", f"nvidia={self.prefix}/bin/nvidia-container-runtime") if self.shim else ()),
         ]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
