@@ -186,10 +186,9 @@ def _settings(options: Options, source: Source) -> "list[tuple[Path, Any]]":
     containerd = source.section.get("containerd", {})
     runtimes = containerd.get("runtimes", {}) if isinstance(containerd, dict) else {}
     runtimes = runtimes if isinstance(runtimes, dict) else {}
-    template = choose_template(runtimes, containerd.get("default_runtime_name")) or _FRESH
     # The options of another shim (gVisor, Kata) mean nothing to runc's.
-    if not str(template.get("runtime_type") or RUNTIME_TYPE).startswith("io.containerd.run"):
-        template = _FRESH
+    usable = {name: one for name, one in runtimes.items() if isinstance(one, dict) and _is_runc(one)}
+    template = choose_template(usable, containerd.get("default_runtime_name")) or _FRESH
     entry = {**template, "runtime_type": template.get("runtime_type") or RUNTIME_TYPE}
     program = {"BinaryName": options.path, **({"Runtime": options.path} if source.version == 1 else {})}
     below = entry.pop("options", {})
@@ -205,6 +204,11 @@ def _settings(options: Options, source: Source) -> "list[tuple[Path, Any]]":
         # A section with runtimes takes the place of the built-in ones, runc with them, which is still the default.
         wanted.append(((*path, "runtimes", "runc", "runtime_type"), RUNTIME_TYPE))
     return wanted + [((*path, "runtimes", options.name, *key), value) for key, value in leaves(entry)]
+
+
+def _is_runc(runtime: "dict[str, Any]") -> bool:
+    kind = str(runtime.get("runtime_type") or RUNTIME_TYPE)
+    return kind.startswith(("io.containerd.runc.", "io.containerd.runtime."))
 
 
 def _edit_drop_in(options: Options, main: Document, source: Source) -> Change:

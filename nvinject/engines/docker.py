@@ -28,7 +28,7 @@ def plan_edit(options: Options) -> Edit:
             text = jsontext.set_member(text, path, value)
     except JSONError as error:
         place = f", line {error.line}, column {error.column}" if error.line else ""
-        reason = error.reason[:1].lower() + error.reason[1:]
+        reason = error.reason if error.reason.startswith("JSON") else error.reason[:1].lower() + error.reason[1:]
         raise ConfigurationError(
             f"{options.config}{place}: {reason}", "dockerd does not read such a file either; mend it by hand"
         ) from error

@@ -64,10 +64,12 @@ def read_content(path: str) -> bytes | None:
         return None
     except OSError as error:
         raise ConfigurationError(f"cannot read {path}: {error.strerror}", "run as a user who may read it") from error
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise ConfigurationError(f"{path} is not an ordinary file", "name the file itself")
-        return file.read()
+        return b"".join(iter(lambda: os.read(descriptor, 1 << 16), b""))
+    finally:
+        os.close(descriptor)
 
 
 def carry_out(changes: "tuple[Change, ...]") -> tuple[str, ...]:
