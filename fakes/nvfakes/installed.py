@@ -18,6 +18,7 @@ from nvfakes.nvml.build import cache_directory
 
 # The CUDA version that each branch brings, which no file name tells.
 CUDA_VERSIONS = {470: "11.4", 535: "12.2", 550: "12.4"}
+_LAYOUT = 2  # part of the name of the folder; change it when files are laid out in another way
 _PROGRAMS = (
     "nvidia-smi", "nvidia-debugdump", "nvidia-persistenced", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server",
 )  # fmt: skip
@@ -40,7 +41,7 @@ def install(branch: int) -> Installed:
             f"no packages of driver branch {branch} are known; there are {', '.join(map(str, CUDA_VERSIONS))}"
         )
     files = packages.fetch(str(branch))
-    directory = cache_directory() / "installed" / f"{files.root.parent.name}-{files.version}"
+    directory = cache_directory() / "installed" / f"{files.root.parent.name}-{files.version}-{_LAYOUT}"
     if not directory.exists():
         directory.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=directory.parent, prefix="linking-") as scratch:

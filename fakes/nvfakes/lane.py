@@ -55,7 +55,7 @@ class Lane:
             tree.write([_emptied(entry) for entry in found], Path(self.stage), nodes=False)
             for entry in found:
                 self._bind_real(entry)
-        self._update_library()
+        self._update_libraries()
 
     def change(self, machine: Machine) -> None:
         """Let the machine become another one: only what differs is touched, in place where programs look at it."""
@@ -63,9 +63,9 @@ class Lane:
         new = {entry.path: entry for entry in tree.entries(machine, dev_directory=directory)}
         folders = self._merged_folders() if self.name == "root" else []
         old, self.entries, self.machine = self.entries, new, machine
-        library = _library_path(machine)
+        libraries = _library_paths(machine)
         gone = [path for path in old if path not in new]
-        fresh = [entry for path, entry in new.items() if old.get(path) != entry and path != library]
+        fresh = [entry for path, entry in new.items() if old.get(path) != entry and path not in libraries]
         if any(not is_kernel(path) for path in (*gone, *(entry.path for entry in fresh))):
             self._replace_user_space(old, folders)
         for path in gone:
@@ -76,16 +76,15 @@ class Lane:
                 self._put(entry)
         if self.name == "root" and any("/sys/module/" in path for path in (*gone, *(entry.path for entry in fresh))):
             self._remount_modules()
-        self._update_library()
+        self._update_libraries()
 
-    def _update_library(self) -> None:
-        """Put the machine's facts into the library in place: whoever has it mapped sees them."""
-        path = _library_path(self.machine)
-        if path not in self.entries:
-            return
+    def _update_libraries(self) -> None:
+        """Put the machine's facts into its libraries in place: whoever has them mapped sees them."""
         directory = "" if self.name == "root" else f"{self.stage}/dev"
-        with open(f"{self.user}{path}", "r+b") as file:
-            image.update(file, image.facts(self.machine, directory) | self.facts)
+        for path in _library_paths(self.machine):
+            if isinstance(self.entries.get(path), tree.File):
+                with open(f"{self.user}{path}", "r+b") as file:
+                    image.update(file, image.facts(self.machine, directory) | self.facts)
 
     # Changes of the kernel's side.
 
@@ -306,8 +305,10 @@ def _make_private_stage(stage: str) -> None:
     kernel.mount("nvfakes", stage, "tmpfs", data="mode=0755")
 
 
-def _library_path(machine: Machine) -> str:
-    return f"/usr/lib/{machine.triplet}/libnvidia-ml.so.{machine.library_version}"
+def _library_paths(machine: Machine) -> tuple[str, ...]:
+    """Return the libraries that hold facts of the machine."""
+    folder, version = f"/usr/lib/{machine.triplet}", machine.library_version
+    return (f"{folder}/libnvidia-ml.so.{version}", f"{folder}/libcuda.so.{version}")
 
 
 def _emptied(entry: tree.Entry) -> tree.Entry:

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from nvfakes import driverfiles, elf, procfs, surfaces
-from nvfakes.machine import DEFAULT_MAJORS, TRIPLETS, TRIPLETS_32, Machine
+from nvfakes.machine import DEFAULT_MAJORS, TRIPLETS, TRIPLETS_32, Driver, Machine
 from nvfakes.models import MODELS, GpuModel
 from nvfakes.nvmlclient import Nvml, NvmlError
 
@@ -226,10 +226,8 @@ def _user_space(base: Path, stories: Mapping[str, surfaces.Story], version: str)
     folder = base / "usr/lib" / TRIPLETS.get(Machine("").architecture, "")
     installed = stories["files"]["versions"]
     library_version = installed[-1] if installed else version
-    usual = {
-        driverfiles.file_name(row, library_version)
-        for row in driverfiles.libraries(int(version.split(".", maxsplit=1)[0]))
-    }
+    rows = driverfiles.libraries(Driver(version).branch)
+    usual = {driverfiles.file_name(row, library_version) for row in rows}
     nested = {driverfiles.file_name(row, library_version) for row in driverfiles.LIBRARIES if row.directory}
     names = set(stories["files"]["names"])
     missing = sorted(name for name in usual - nested if not (folder / name).exists())

@@ -111,7 +111,10 @@ def _user_space(machine: Machine, dev_directory: str) -> Iterator[Entry]:
         return
     version = machine.library_version
     directory = f"/usr/lib/{machine.triplet}"
-    known = {f"{directory}/libnvidia-ml.so.{version}": image.render(machine, dev_directory)}
+    known = {
+        f"{directory}/libnvidia-ml.so.{version}": image.render(machine, dev_directory),
+        f"{directory}/libcuda.so.{version}": image.render_cuda(machine, dev_directory),
+    }
     libraries = list(_libraries(machine, directory, bits=64, known=known))
     if machine.lib32 and machine.triplet32:
         libraries += _libraries(machine, f"/usr/lib/{machine.triplet32}", bits=32, known={})

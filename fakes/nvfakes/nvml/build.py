@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from nvfakes.errors import FakeError
@@ -20,10 +21,11 @@ LIBRARY_SOURCES = (
     "data.c", "lifecycle.c", "device.c", "system.c", "mig.c", "board.c", "errors.c", "links.c", "fields.c",
     "processes.c", "events.c", "table.c", "settings.c",
 )  # fmt: skip
+CUDA_SOURCES = ("data.c", "lifecycle.c", "device.c", "links.c", "cuda.c")
 
 _LIBC = (
     "open", "close", "read", "usleep", "nanosleep", "__errno_location", "memcpy", "memset",
-    "socket", "connect", "write",
+    "socket", "connect", "write", "getenv",
 )  # fmt: skip
 _SMI_LIBC = ("printf", "puts", "putchar", "strstr", "strcmp", "exit")
 _SMI_LIBDL = ("dlopen", "dlsym")
@@ -53,9 +55,10 @@ def cache_directory() -> Path:
     raise FakeError(f"no cache can be made: {problem}; set XDG_CACHE_HOME to a directory that can be written")
 
 
-def symbols(branch: int) -> list[str]:
-    """Return the names that the library of a driver branch exports; of branches before 535 no list is known."""
-    lines = (SOURCES / "symbols.txt").read_text(encoding="utf-8").split("\n")
+def symbols(branch: int, library_name: str = "nvml") -> list[str]:
+    """Return the names that a library of a driver branch exports; of branches before 535 no list is known."""
+    file = {"nvml": "symbols.txt", "cuda": "cuda_symbols.txt"}[library_name]
+    lines = (SOURCES / file).read_text(encoding="utf-8").split("\n")
     pairs = [line.split() for line in lines if line]
     return [name for name, since in pairs if (int(since) if since.isdigit() else 560) <= max(branch, BRANCHES[0])]
 
@@ -70,6 +73,11 @@ def variant(branch: int) -> int:
 def library(branch: int) -> bytes:
     """Return the library for a driver branch, without any machine's data."""
     return _built(f"libnvidia-ml-{variant(branch)}.so").read_bytes()
+
+
+def cuda_library(branch: int) -> bytes:
+    """Return the libcuda for a driver branch, without any machine's data."""
+    return _built(f"libcuda-{variant(branch)}.so").read_bytes()
 
 
 def nvidia_smi() -> bytes:
@@ -110,6 +118,7 @@ def _compile_all(compiler: str, directory: Path) -> None:
         result.mkdir()
         for branch in BRANCHES:
             _compile_library(compiler, work, branch, result / f"libnvidia-ml-{branch}.so")
+            _compile_cuda(compiler, work, branch, result / f"libcuda-{branch}.so")
         _run(
             compiler, *_FLAGS, "-fPIE", "-pie", "-nostartfiles", "-o", str(result / "nvidia-smi"),
             str(SOURCES / "nvidia_smi.c"), str(work / "libdl.so.2"), str(work / "libc.so.6"),
@@ -132,18 +141,36 @@ def _stand_in(compiler: str, work: Path, soname: str, names: tuple[str, ...]) ->
 
 def _compile_library(compiler: str, work: Path, branch: int, target: Path) -> None:
     names = symbols(branch)
-    stubs = work / f"stubs-{branch}.c"
-    stubs.write_text(
-        '#include "fake.h"\nstatic int stub(void) { int s = enter(); return s ? s : NOT_SUPPORTED; }\n'
-        + "".join(f"__attribute__((weak)) API {name}(void) {{ return stub(); }}\n" for name in names),
-        encoding="utf-8",
-    )
-    script = work / f"exports-{branch}"
+    refusal = "static int stub(void) { int s = enter(); return s ? s : NOT_SUPPORTED; }\n"
+    stubs = _write_stubs(work / f"stubs-{branch}.c", names, refusal)
+    _link(compiler, work, "libnvidia-ml.so.1", names, (*LIBRARY_SOURCES, str(stubs)), target)
+
+
+def _compile_cuda(compiler: str, work: Path, branch: int, target: Path) -> None:
+    names = symbols(branch, "cuda")
+    table = "".join(f'    {{"{name}", (int (*)(void))(unsigned long){name}}},\n' for name in names)
+    stubs = _write_stubs(work / f"cuda-stubs-{branch}.c", names, "static int stub(void) { return 801; }\n")
+    with stubs.open("a", encoding="utf-8") as file:
+        file.write(
+            "const struct { const char *name; int (*function)(void); } exported[] = {\n" + table + "    {0, 0},\n};\n"
+        )
+    _link(compiler, work, "libcuda.so.1", names, (*CUDA_SOURCES, str(stubs)), target)
+
+
+def _write_stubs(path: Path, names: Sequence[str], refusal: str) -> Path:
+    """Write a weak function for every name, which the library's own functions replace."""
+    lines = [f"__attribute__((weak)) API {name}(void) {{ return stub(); }}\n" for name in names]
+    path.write_text('#include "fake.h"\n' + refusal + "".join(lines), encoding="utf-8")
+    return path
+
+
+def _link(compiler: str, work: Path, soname: str, names: Sequence[str], sources: Sequence[str], target: Path) -> None:
+    script = work / f"{target.name}.exports"
     script.write_text("{ global:\n" + "".join(f"{name};\n" for name in names) + "local: *; };\n", encoding="utf-8")
     _run(
-        compiler, *_FLAGS, "-fPIC", "-shared", "-Wl,-soname,libnvidia-ml.so.1", f"-Wl,--version-script={script}",
+        compiler, *_FLAGS, "-fPIC", "-shared", f"-Wl,-soname,{soname}", f"-Wl,--version-script={script}",
         "-Wl,-z,defs", "-I", str(SOURCES), "-o", str(target),
-        *(str(SOURCES / name) for name in LIBRARY_SOURCES), str(stubs), str(work / "libc.so.6"),
+        *(str(SOURCES / name) for name in sources), str(work / "libc.so.6"),
     )  # fmt: skip
 
 

@@ -367,10 +367,10 @@ API nvmlDeviceGetMemoryInfo(const struct handle *device, struct memory *memory) 
         return status;
     if (!memory)
         return INVALID_ARGUMENT;
-    /* The first form knows no reserved memory: it counts as used. */
+    /* The first form knows no reserved memory: since branch 510 it counts as used. */
     memory->total = found.total;
-    memory->free = found.free;
-    memory->used = found.total - found.free;
+    memory->free = number_or(fact("driver.version"), 0) < 510 ? found.total - found.used : found.free;
+    memory->used = found.total - memory->free;
     return SUCCESS;
 }
 

@@ -174,10 +174,23 @@ def _text(key: str, value: Any) -> str:
 
 
 def render(machine: Machine, dev_directory: str = "") -> bytes:
-    """Return the library of a machine, with its facts inside."""
+    """Return the NVML library of a machine, with its facts inside."""
+    return _filled(build.library(_branch(machine)), machine, dev_directory)
+
+
+def render_cuda(machine: Machine, dev_directory: str = "") -> bytes:
+    """Return the libcuda of a machine, with its facts inside."""
+    return _filled(build.cuda_library(_branch(machine)), machine, dev_directory)
+
+
+def _branch(machine: Machine) -> int:
     if machine.driver is None:
         raise ValueError("a machine without a driver has no library")
-    data = bytearray(build.library(machine.driver.branch))
+    return machine.driver.branch
+
+
+def _filled(library: bytes, machine: Machine, dev_directory: str) -> bytes:
+    data = bytearray(library)
     region = _find_region(data)
     table = pack(facts(machine, dev_directory), _HALVES[0])
     data[region + _HALVES[0] : region + _HALVES[0] + len(table)] = table
