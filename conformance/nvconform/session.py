@@ -6,6 +6,7 @@ interpreter that this user can start, time limits. Does not belong here: running
 """
 
 import contextlib
+import importlib.util
 import json
 import os
 import selectors
@@ -28,6 +29,7 @@ START_SECONDS = 120.0
 CASE_SECONDS = 120.0
 # Any number that no account uses: the ordinary user of the rootless lane when root runs the suite.
 ORDINARY_USER = 61777
+SHARED_MODULES = ("nvconform", "nvfakes", "nvinject", "pynvml", "yaml")
 
 
 class SessionError(Exception):
@@ -114,13 +116,19 @@ class WorkerProcess:
             os.chown(self.work, user, user)
         # A file and not a pipe: nobody reads while the worker runs, and a full pipe would stop it.
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
+        self.modules = Path(f"{self.work}.modules")
+        environment = _environment(session.home(user) if user is not None else None)
+        machine_path = machine_file(machine)
+        if user is not None:
+            machine_path = _share(self.modules, machine_path)
+            environment["PYTHONPATH"] = str(self.modules)
         python = self.python if user is not None or lane != "root" else sys.executable
         self.process = subprocess.Popen(
-            [*_machine_command(python, machine_file(machine), lane, self.machine), python, "-m", "nvconform.worker"],
+            [*_machine_command(python, machine_path, lane, self.machine), python, "-m", "nvconform.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
-            env=_environment(session.home(user) if user is not None else None),
+            env=environment,
             cwd="/",
             start_new_session=True,
             **({"user": user, "group": user, "extra_groups": []} if user is not None else {}),  # type: ignore[call-overload]
@@ -179,7 +187,7 @@ class WorkerProcess:
                 os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
         self.errors.close()
-        for directory in (self.work, self.machine):
+        for directory in (self.work, self.machine, self.modules):
             shutil.rmtree(directory, ignore_errors=True)
 
     def _last_words(self) -> str:
@@ -222,6 +230,27 @@ def _user_for(lane: str) -> int | None:
     if result.returncode:
         raise Unavailable(f"the lane {lane} needs root: {result.stderr.strip()}")
     return None
+
+
+def _share(folder: Path, machine: str) -> str:
+    """Copy what the worker needs to where another user can read it; returns the machine, as a copy where it is a file.
+
+    A checkout in root's home, or tox's own folder, is closed to an ordinary user.
+    """
+    folder.mkdir(mode=0o755)
+    for name in SHARED_MODULES:
+        found = importlib.util.find_spec(name)
+        if found is None or found.origin is None:
+            continue
+        origin = Path(found.origin)
+        if found.submodule_search_locations is None:
+            shutil.copy(origin, folder)
+        else:
+            shutil.copytree(origin.parent, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    if Path(machine).is_file():
+        machine = str(shutil.copy(machine, folder / Path(machine).name))
+    subprocess.run(["chmod", "-R", "a+rX", str(folder)], check=True, timeout=20)
+    return machine
 
 
 def _interpreter(user: int | None) -> str:
