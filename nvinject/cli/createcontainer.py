@@ -24,6 +24,9 @@ usage: nvinject create-container FOLDER
 
 The createContainer hook that `nvinject runtime` writes into a config.json where that cannot say everything. FOLDER is
 the container's run directory. The runtime gives the container's state on standard input.
+
+example:
+  echo '{"bundle": "/run/bundle"}' | nvinject create-container /run/nvinject/ID
 """
 
 
