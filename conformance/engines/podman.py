@@ -24,6 +24,7 @@ pids_limit = 0
 cgroup_manager = "cgroupfs"
 events_logger = "file"
 runtime = "nvfakes"
+tmp_dir = "{folder}/tmp"
 [engine.runtimes]
 nvfakes = ["{runtime}"]
 """
@@ -63,7 +64,7 @@ class Podman:
             self.nvfakes("runtime-wrapper", str(wrapper), "--runtime", low_level)
         else:
             wrapper.symlink_to(low_level)
-        (self.folder / "containers.conf").write_text(SETTINGS.format(runtime=wrapper))
+        (self.folder / "containers.conf").write_text(SETTINGS.format(runtime=wrapper, folder=self.folder))
         (self.folder / "storage.conf").write_text(STORAGE.format(folder=self.folder))
 
     def nvfakes(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -135,5 +136,10 @@ class Podman:
     def close(self) -> None:
         """Remove containers and images, then the folder."""
         self.on_machine("podman rm --all --force; podman rmi --all --force")
+        # podman leaves the parent of its cgroups; one that is in use elsewhere cannot be removed.
+        for parent in Path("/sys/fs/cgroup").glob("**/libpod_parent"):
+            for folder, _, _ in os.walk(parent, topdown=False):
+                with contextlib.suppress(OSError):
+                    os.rmdir(folder)
         with contextlib.suppress(OSError):
             shutil.rmtree(self.folder)

@@ -183,7 +183,7 @@ def test_specs_of_every_shape_are_read(engine: Podman) -> None:
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
     """Return a folder that everybody may enter, unlike pytest's own: whoever runs a hook has to reach it."""
-    folder = Path(tempfile.mkdtemp(prefix="nvconform-"))
+    folder = Path(tempfile.mkdtemp(prefix="nvconform-podman-"))
     folder.chmod(0o755)
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
