@@ -1,0 +1,273 @@
+"""nvinject doctor: each planted fault is found by name, and nothing else; nothing is found on a healthy machine."""
+
+import json
+from dataclasses import dataclass
+
+import pytest
+
+from .conftest import TWO_H100, Bench
+
+LIBRARIES = "/usr/lib/x86_64-linux-gnu"
+DOCKER = "mkdir -p /etc/docker\n"
+DAEMON = 'cp "$(command -v sleep)" "$T/{name}"; "$T/{name}" 100 & echo $! >/run/{pid}\n'
+SPEC = "mkdir -p /etc/cdi; nvinject cdi generate --output /etc/cdi/nvidia.yaml 2>/dev/null\n"
+BUNDLE = """\
+mkdir -p "$T/bundle/rootfs"
+cat >"$T/bundle/config.json" <<'END'
+{{"ociVersion": "1.0.2", "process": {{"env": [{env}]}}, "root": {{"path": "rootfs"}}}}
+END
+"""
+SLOW = """\
+printf '#include <unistd.h>\\n__attribute__((constructor)) static void wait(void) {{ sleep(60); }}\\n' >"$T/slow.c"
+cc -shared -fPIC -Wl,-soname,libnvidia-ml.so.1 -o "$T/slow.so" "$T/slow.c"
+mount --bind "$T/slow.so" {library}
+printf '[nvinject]\\nnvml-timeout = 1\\n' >"$T/config.toml"
+"""
+NODE_IN_CONTAINER = """\
+group={group}
+mkdir -p "$group"
+echo 'a *:* rwm' >"$group/devices.deny"
+echo 'c *:* m' >"$group/devices.allow"
+{rules}
+mkdir -p "$T/root/dev" "$T/root/bin"
+cp /bin/busybox "$T/root/bin/sleep"
+unshare --mount sh -c 'mount -t tmpfs none "$T/root/dev"; mknod "$T/root/dev/nvidia0" c 195 0
+    echo 0 >"$0/cgroup.procs"; touch "$T/ready"; exec chroot "$T/root" /bin/sleep 100' "$group" &
+container=$!
+while ! [ -e "$T/ready" ]; do sleep 0.1; done; sleep 0.5
+"""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A planted fault: the names that doctor must give it, the machine, what is done to it, doctor's arguments."""
+
+    name: str
+    script: str = ""
+    machine: str = TWO_H100
+    arguments: str = ""
+    severity: str = "error"
+
+
+def container(name: str, *environment: str, severity: str = "error") -> Fault:
+    """Return a fault of a container's options."""
+    env = ", ".join(f'"{entry}"' for entry in environment)
+    return Fault(name, BUNDLE.format(env=env), arguments='--container "$T/bundle"', severity=severity)
+
+
+MACHINE = [
+    Fault("no-gpu", machine="gpus: []"),
+    Fault(
+        "gpu-taken",
+        "ln -sfn ../../../bus/pci/drivers/vfio-pci /sys/bus/pci/devices/0000:18:00.0/driver",
+        severity="warning",
+    ),
+    Fault("gpu-not-shown", "rm -r /proc/driver/nvidia/gpus/0000:18:00.0"),
+    Fault("driver-missing", machine="gpus: [{model: h100}]"),
+    Fault("module-not-loaded", machine=TWO_H100 + "deviate: {module: unloaded}"),
+    Fault("uvm-not-loaded", 'grep -v nvidia-uvm /proc/devices >"$T/devices"; mount --bind "$T/devices" /proc/devices'),
+    Fault("version-skew", machine=TWO_H100 + "deviate: {library_version: 570.211.01}"),
+    Fault("libraries-missing", machine=TWO_H100 + 'deviate: {missing: ["*/libcuda.so*", "*/libnvidia-ml.so*"]}'),
+    Fault(
+        "libraries-left-over",
+        f'mkdir "$T/l"; touch "$T/l/libnvidia-encode.so.560.35"\n'
+        f"ln -s libnvidia-encode.so.560.35 $T/l/libnvidia-encode.so.1\n"
+        f"mount -t overlay none -o lowerdir=$T/l:{LIBRARIES} {LIBRARIES}",
+        severity="warning",
+    ),
+    Fault("nvml-missing", machine=TWO_H100 + 'deviate: {missing: ["*/libnvidia-ml.so*"]}'),
+    Fault(
+        "loader-cache-stale",
+        "$PYTHON -c 'from nvinject.formats.ldcache import *; import sys\n"
+        "sys.stdout.buffer.write(format_cache(Cache(entries=())))' >$T/cache; cp $T/cache /etc/ld.so.cache",
+        severity="warning",
+    ),
+    Fault("firmware-missing", machine=TWO_H100 + 'deviate: {missing: ["*/gsp_*.bin"]}'),
+    Fault("node-missing", machine=TWO_H100 + "deviate: {missing: [/dev/nvidia-uvm-tools]}"),
+    Fault("node-missing", "rm /dev/nvidia1"),
+    Fault("node-missing", "rm /dev/nvidiactl"),
+    Fault("node-missing", "rm /dev/nvidia-caps/nvidia-cap2"),
+    Fault("node-wrong-number", "rm /dev/nvidia-uvm; mknod -m 666 /dev/nvidia-uvm c 99 0"),
+    Fault("node-not-device", "rm /dev/nvidia-uvm; touch /dev/nvidia-uvm"),
+    Fault("node-permissions", "chmod 0660 /dev/nvidia0", severity="warning"),
+    Fault(
+        "dev-char-links-missing",
+        "mount -t tmpfs none /run/systemd; mkdir /run/systemd/system",
+        severity="warning",
+    ),
+    Fault("nvml-fails", f'echo junk >"$T/junk"; mount --bind "$T/junk" {LIBRARIES}/libnvidia-ml.so.570.133.20'),
+    Fault("nvml-slow", SLOW.format(library=f"{LIBRARIES}/libnvidia-ml.so.570.133.20")),
+]
+
+SERVICES = [
+    Fault(
+        "toolkit-missing",
+        """PATH=/usr/sbin:/usr/bin:/sbin:/bin; nvinject() { "$PREFIX/bin/nvinject" "$@"; }""",
+        arguments="--prefix /nowhere",
+    ),
+    Fault("config-invalid", 'echo "[nvinject" >"$T/config.toml"'),
+    Fault("config-suspicious", 'echo "no-cgroup = true" >"$T/config.toml"', severity="warning"),
+    Fault(
+        "toolkit-shadowed",
+        'mkdir "$T/other"; cp /bin/sh "$T/other/nvidia-container-runtime-hook"; PATH=$T/other:$PATH',
+        severity="warning",
+    ),
+    Fault("engine-config-invalid", DOCKER + "echo '{,}' >/etc/docker/daemon.json"),
+    Fault(
+        "engine-runtime-missing",
+        DOCKER
+        + """echo '{"runtimes": {"nvidia": {"path": "/nowhere/nvidia-container-runtime"}}}' >/etc/docker/daemon.json""",
+    ),
+    Fault(
+        "engine-not-restarted",
+        DOCKER + DAEMON.format(name="dockerd", pid="docker.pid") + "sleep 1.2\n"
+        """echo '{"runtimes": {"nvidia": {"path": "nvidia-container-runtime"}}}' >/etc/docker/daemon.json
+        touch -d '+1 hour' /etc/docker/daemon.json""",
+        severity="warning",
+    ),
+    Fault(
+        "engine-not-configured",
+        "mkdir -p /run/containerd /etc/containerd; echo 'version = 2' >/etc/containerd/config.toml\n"
+        "touch -d 2020-01-01 /etc/containerd/config.toml\n"
+        + DAEMON.format(name="containerd", pid="containerd/containerd.pid"),
+        severity="warning",
+    ),
+    Fault("cdi-spec-invalid", "mkdir -p /etc/cdi; echo 'cdiVersion: 9' >/etc/cdi/nvidia.yaml"),
+    Fault("cdi-conflict", SPEC + "cp /etc/cdi/nvidia.yaml /etc/cdi/copy.yaml"),
+    Fault("cdi-spec-stale", SPEC + "sed -i s/570.133.20/570.86.10/g /etc/cdi/nvidia.yaml"),
+    Fault("cdi-file-missing", SPEC + "sed -i s,nvidia-debugdump,nvidia-gone, /etc/cdi/nvidia.yaml"),
+    Fault("cdi-node-wrong", SPEC + "rm /dev/dri/card1"),
+    Fault("cdi-spec-permissions", SPEC + "chmod 0600 /etc/cdi/nvidia.yaml", severity="warning"),
+    Fault(
+        "cdi-hook-broken",
+        SPEC + "sed -i 's,path: .*/nvidia-cdi-hook,path: /nowhere/nvidia-cdi-hook,' /etc/cdi/nvidia.yaml",
+    ),
+    Fault("cdi-directory", "mkdir -p /etc/cdi; touch /etc/cdi/nvidia.yml", severity="warning"),
+    Fault("cdi-spec-missing", """printf '[nvidia-container-runtime]\\nmode = "cdi"\\n' >"$T/config.toml" """),
+]
+
+CONTAINERS = [
+    container("asks-for-nothing", severity="note"),
+    container("device-unknown", "NVIDIA_VISIBLE_DEVICES=7"),
+    container("request-refused", "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_MIG_CONFIG_DEVICES=all"),
+    container("request-malformed", "NVIDIA_VISIBLE_DEVICES=all", "BROKEN"),
+    container("request-partly-ignored", "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_IMEX_CHANNELS=all", severity="warning"),
+    container(
+        "capabilities-without-compute",
+        "NVIDIA_VISIBLE_DEVICES=all",
+        "NVIDIA_DRIVER_CAPABILITIES=video",
+        severity="note",
+    ),
+    container("requirement-unsatisfied", "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_REQUIRE_CUDA=cuda>=13.0"),
+    container("requirement-malformed", "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_REQUIRE_CUDA=cuda>>13.0"),
+    Fault(
+        "request-ignored",
+        BUNDLE.format(env='"NVIDIA_VISIBLE_DEVICES=all"')
+        + 'echo "accept-nvidia-visible-devices-envvar-when-unprivileged = false" >"$T/config.toml"',
+        arguments='--container "$T/bundle"',
+        severity="warning",
+    ),
+    Fault(
+        "container-unreadable",
+        'mkdir "$T/bundle"; echo "{" >"$T/bundle/config.json"',
+        arguments='--container "$T/bundle"',
+    ),
+]
+
+EXIT_CODES = {"note": 0, "warning": 8, "error": 9}
+
+
+def examine(bench: Bench, fault: Fault) -> None:
+    """Plant the fault, run doctor, and compare names, severity and exit code."""
+    script = f"{fault.script}\nset +e\nnvinject doctor --json {fault.arguments}"
+    done = bench.run(script, machine=fault.machine, alone=True)
+    assert done.stderr == ""
+    document = json.loads(done.stdout)
+    assert {finding["name"] for finding in document["findings"]} == {fault.name}, document["findings"]
+    assert document["worst"] == fault.severity
+    assert done.returncode == EXIT_CODES[fault.severity]
+    for finding in document["findings"]:
+        assert all(finding[key] for key in ("what", "why", "remedy"))
+
+
+@pytest.mark.parametrize("fault", MACHINE, ids=lambda fault: fault.name)
+def test_a_fault_of_the_machine_is_found_by_name(bench: Bench, fault: Fault) -> None:
+    """Bus, module, versions, nodes, NVML."""
+    examine(bench, fault)
+
+
+@pytest.mark.parametrize("fault", SERVICES, ids=lambda fault: fault.name)
+def test_a_fault_of_the_services_is_found_by_name(bench: Bench, fault: Fault) -> None:
+    """Installation, engines, CDI specs."""
+    examine(bench, fault)
+
+
+@pytest.mark.parametrize("fault", CONTAINERS, ids=lambda fault: fault.name)
+def test_a_fault_of_a_container_is_found_by_name(bench: Bench, fault: Fault) -> None:
+    """Options and requirements."""
+    examine(bench, fault)
+
+
+HEALTHY = {
+    "two": (TWO_H100, ""),
+    "mig": ("driver: {}\ngpus: [{model: h100, mig: [3g.40gb, 3g.40gb]}]", ""),
+    "proprietary module": ("driver: {open: false}\ngpus: [{model: t4}]", ""),
+    "with specs": (TWO_H100, SPEC),
+    "docker": (
+        TWO_H100,
+        DOCKER
+        + """echo '{"runtimes": {"nvidia": {"path": "nvidia-container-runtime"}}}' >/etc/docker/daemon.json
+        touch -d 2020-01-01 /etc/docker/daemon.json\n"""
+        + DAEMON.format(name="dockerd", pid="docker.pid"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_nothing_is_found_on_a_healthy_machine(bench: Bench, name: str) -> None:
+    """Exit code 0, and every layer was looked at."""
+    machine, script = HEALTHY[name]
+    bundle = BUNDLE.format(env='"NVIDIA_VISIBLE_DEVICES=all"')
+    done = bench.run(f'{script}\n{bundle}nvinject doctor --json --container "$T/bundle"', machine=machine, alone=True)
+    document = json.loads(done.stdout)
+    assert document["findings"] == []
+    assert document["layers"][0] == "bus"
+    assert len(document["layers"]) == 11
+    assert done.returncode == 0
+
+
+DAMAGE = [
+    ("toolkit-incomplete", 'rm "$PREFIX/bin/nvidia-ctk"'),
+    ("toolkit-changed", 'echo "# mine" >>"$PREFIX/bin/nvinject"'),
+    ("toolkit-broken", """sed -i '1s,.*,#!/nowhere/python -IS,' "$PREFIX/bin/nvinject" """),
+]
+
+
+@pytest.mark.parametrize(("name", "script"), DAMAGE)
+def test_a_damaged_installation_is_found(own_bench: Bench, name: str, script: str) -> None:
+    """The launcher that is examined may be broken, so another one runs doctor."""
+    done = own_bench.run(f"{script}\nset +e\n$PYTHON -m nvinject doctor --json", alone=True)
+    assert [finding["name"] for finding in json.loads(done.stdout)["findings"]] == [name]
+
+
+ACCESS = [
+    ("container-device-denied", "", "/sys/fs/cgroup/devices/nvinject-$$"),
+    (
+        "container-device-fleeting",
+        """echo 'c 195:* rwm' >"$group/devices.allow"
+        mount -t tmpfs none /run/systemd; unit=/run/systemd/transient/$(basename "$group").d
+        mkdir -p "$unit"; printf '[Scope]\\nDeviceAllow=\\nDeviceAllow=/dev/char/1:3 rwm\\n' >"$unit/50-Devices.conf"
+        """,
+        "/sys/fs/cgroup/devices/nvinject-$$.scope",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "rules", "group"), ACCESS)
+def test_a_container_that_may_not_open_its_gpu_is_found(bench: Bench, name: str, rules: str, group: str) -> None:
+    """Device rules of cgroup version 1, and what systemd would make of them."""
+    if bench.run("test -w /sys/fs/cgroup/devices/devices.allow && test -x /bin/busybox").returncode != 0:
+        pytest.skip("needs the devices controller of cgroup v1, writable, and busybox-static")
+    script = NODE_IN_CONTAINER.format(group=group, rules=rules)
+    done = bench.run(f'{script}\nset +e\nnvinject doctor --json; kill $container; wait; rmdir "$group"', alone=True)
+    assert [finding["name"] for finding in json.loads(done.stdout)["findings"]] == [name], done.stderr
