@@ -47,7 +47,7 @@ class Lane:
         """Mount everything; `facts` are put into the NVML library beside the machine's, also after changes."""
         self.facts = facts
         directory = "" if self.name == "root" else f"{self.stage}/dev"
-        found = tree.entries(self.machine, dev_directory=directory)
+        found = tree.entries(self.machine, dev_directory=directory, facts=facts)
         self.entries = {entry.path: entry for entry in found}
         if self.name == "root":
             self._build_root(found)
@@ -55,12 +55,12 @@ class Lane:
             tree.write([_emptied(entry) for entry in found], Path(self.stage), nodes=False)
             for entry in found:
                 self._bind_real(entry)
-        self._update_libraries()
 
     def change(self, machine: Machine) -> None:
         """Let the machine become another one: only what differs is touched, in place where programs look at it."""
         directory = "" if self.name == "root" else f"{self.stage}/dev"
-        new = {entry.path: entry for entry in tree.entries(machine, dev_directory=directory)}
+        found = tree.entries(machine, dev_directory=directory, facts=self.facts)
+        new = {entry.path: entry for entry in found}
         folders = self._merged_folders() if self.name == "root" else []
         old, self.entries, self.machine = self.entries, new, machine
         libraries = _library_paths(machine)

@@ -9,7 +9,7 @@ import os
 import shutil
 import socket
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,11 +70,15 @@ class Socket(Entry):
     """An AF_UNIX socket at which nobody listens."""
 
 
-def entries(machine: Machine, *, dev_directory: str = "") -> list[Entry]:
-    """Return the whole tree in order of paths, less what the machine file declares missing."""
+def entries(machine: Machine, *, dev_directory: str = "", facts: Mapping[str, str] | None = None) -> list[Entry]:
+    """Return the whole tree in order of paths, less what the machine file declares missing.
+
+    `facts` are put into the driver's libraries beside the machine's own.
+    """
+    known = image.facts(machine, dev_directory) | dict(facts or {})
     found: dict[str, Entry] = {}
     for entry in (
-        *_user_space(machine, dev_directory),
+        *_user_space(machine, known),
         *_kernel(machine),
         *_device_entries(machine),
         *_sockets(machine),
@@ -105,15 +109,15 @@ def _matches(path: str, pattern: str) -> bool:
     return fnmatch.fnmatchcase(path, pattern) or path.startswith(pattern.rstrip("/") + "/")
 
 
-def _user_space(machine: Machine, dev_directory: str) -> Iterator[Entry]:
+def _user_space(machine: Machine, facts: Mapping[str, str]) -> Iterator[Entry]:
     driver = machine.driver
     if driver is None:
         return
     version = machine.library_version
     directory = f"/usr/lib/{machine.triplet}"
     known = {
-        f"{directory}/libnvidia-ml.so.{version}": image.render(machine, dev_directory),
-        f"{directory}/libcuda.so.{version}": image.render_cuda(machine, dev_directory),
+        f"{directory}/libnvidia-ml.so.{version}": image.render(machine, facts),
+        f"{directory}/libcuda.so.{version}": image.render_cuda(machine, facts),
     }
     libraries = list(_libraries(machine, directory, bits=64, known=known))
     if machine.lib32 and machine.triplet32:

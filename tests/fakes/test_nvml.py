@@ -257,7 +257,7 @@ def test_every_stub_refuses(tmp_path: Path) -> None:
 def test_facts_survive_rendering_and_updates(tmp_path: Path) -> None:
     machine = declaration.load("mig-h100")
     path = tmp_path / "library"
-    path.write_bytes(image.render(machine, "/somewhere/dev"))
+    path.write_bytes(image.render(machine, image.facts(machine, "/somewhere/dev")))
     wanted = image.facts(machine, "/somewhere/dev")
     assert image.read(path.read_bytes()) == wanted
     for number in range(3):

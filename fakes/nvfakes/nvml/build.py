@@ -10,7 +10,8 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from nvfakes.errors import FakeError
@@ -30,7 +31,7 @@ _LIBC = (
 _SMI_LIBC = ("printf", "puts", "putchar", "strstr", "strcmp", "exit")
 _SMI_LIBDL = ("dlopen", "dlsym")
 _FLAGS = (
-    "-std=gnu11", "-O2", "-Wall", "-Wextra", "-fno-stack-protector", "-U_FORTIFY_SOURCE", "-fvisibility=hidden",
+    "-std=gnu11", "-O1", "-Wall", "-Wextra", "-fno-stack-protector", "-U_FORTIFY_SOURCE", "-fvisibility=hidden",
     "-fno-asynchronous-unwind-tables", "-nostdlib", "-Wl,--build-id=none", "-Wl,-z,noexecstack",
     "-Wl,--hash-style=both",
 )  # fmt: skip
@@ -71,28 +72,34 @@ def variant(branch: int) -> int:
 
 
 def library(branch: int) -> bytes:
-    """Return the library for a driver branch, without any machine's data."""
-    return _built(f"libnvidia-ml-{variant(branch)}.so").read_bytes()
+    """Return the NVML library for a driver branch, without any machine's data."""
+    return _built(f"libnvidia-ml-{variant(branch)}.so", partial(_compile_nvml, branch=variant(branch)))
 
 
 def cuda_library(branch: int) -> bytes:
     """Return the libcuda for a driver branch, without any machine's data."""
-    return _built(f"libcuda-{variant(branch)}.so").read_bytes()
+    return _built(f"libcuda-{variant(branch)}.so", partial(_compile_cuda, branch=variant(branch)))
 
 
 def nvidia_smi() -> bytes:
     """Return the nvidia-smi program."""
-    return _built("nvidia-smi").read_bytes()
+    return _built("nvidia-smi", _compile_smi)
 
 
-def _built(name: str) -> Path:
+def _built(name: str, compile_into: Callable[[str, Path, Path], None]) -> bytes:
+    """Return a compiled file, compiling it the first time; `compile_into` takes compiler, scratch folder and target."""
     compiler = shutil.which(os.environ.get("CC") or "gcc") or shutil.which("cc")
     directory = cache_directory() / "compiled" / _key(compiler or "")
     if not (directory / name).exists():
         if compiler is None:
             raise FakeError("no C compiler is installed, and the fake NVML library is built on first use: install gcc")
-        _compile_all(compiler, directory)
-    return directory / name
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=directory, prefix="building-") as scratch:
+            work = Path(scratch)
+            _stand_in(compiler, work, "libc.so.6", (*_LIBC, *_SMI_LIBC))
+            compile_into(compiler, work, work / name)
+            (work / name).rename(directory / name)  # so that nobody ever sees half of it
+    return (directory / name).read_bytes()
 
 
 def _key(compiler: str) -> str:
@@ -107,27 +114,12 @@ def _key(compiler: str) -> str:
     return digest.hexdigest()[:24]
 
 
-def _compile_all(compiler: str, directory: Path) -> None:
-    """Compile into a directory beside the wanted one and rename it, so that nobody ever sees half of it."""
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=directory.parent, prefix="building-") as scratch:
-        work = Path(scratch)
-        _stand_in(compiler, work, "libc.so.6", (*_LIBC, *_SMI_LIBC))
-        _stand_in(compiler, work, "libdl.so.2", _SMI_LIBDL)
-        result = work / "result"
-        result.mkdir()
-        for branch in BRANCHES:
-            _compile_library(compiler, work, branch, result / f"libnvidia-ml-{branch}.so")
-            _compile_cuda(compiler, work, branch, result / f"libcuda-{branch}.so")
-        _run(
-            compiler, *_FLAGS, "-fPIE", "-pie", "-nostartfiles", "-o", str(result / "nvidia-smi"),
-            str(SOURCES / "nvidia_smi.c"), str(work / "libdl.so.2"), str(work / "libc.so.6"),
-        )  # fmt: skip
-        try:
-            result.rename(directory)
-        except OSError:
-            if not directory.is_dir():  # else another process was quicker
-                raise
+def _compile_smi(compiler: str, work: Path, target: Path) -> None:
+    _stand_in(compiler, work, "libdl.so.2", _SMI_LIBDL)
+    _run(
+        compiler, *_FLAGS, "-fPIE", "-pie", "-nostartfiles", "-o", str(target), str(SOURCES / "nvidia_smi.c"),
+        str(work / "libdl.so.2"), str(work / "libc.so.6"),
+    )  # fmt: skip
 
 
 def _stand_in(compiler: str, work: Path, soname: str, names: tuple[str, ...]) -> None:
@@ -139,14 +131,14 @@ def _stand_in(compiler: str, work: Path, soname: str, names: tuple[str, ...]) ->
     )  # fmt: skip
 
 
-def _compile_library(compiler: str, work: Path, branch: int, target: Path) -> None:
+def _compile_nvml(compiler: str, work: Path, target: Path, branch: int) -> None:
     names = symbols(branch)
     refusal = "static int stub(void) { int s = enter(); return s ? s : NOT_SUPPORTED; }\n"
     stubs = _write_stubs(work / f"stubs-{branch}.c", names, refusal)
     _link(compiler, work, "libnvidia-ml.so.1", names, (*LIBRARY_SOURCES, str(stubs)), target)
 
 
-def _compile_cuda(compiler: str, work: Path, branch: int, target: Path) -> None:
+def _compile_cuda(compiler: str, work: Path, target: Path, branch: int) -> None:
     names = symbols(branch, "cuda")
     table = "".join(f'    {{"{name}", (int (*)(void))(unsigned long){name}}},\n' for name in names)
     stubs = _write_stubs(work / f"cuda-stubs-{branch}.c", names, "static int stub(void) { return 801; }\n")

@@ -173,14 +173,14 @@ def _text(key: str, value: Any) -> str:
     return _WORDS.get(text, text)
 
 
-def render(machine: Machine, dev_directory: str = "") -> bytes:
-    """Return the NVML library of a machine, with its facts inside."""
-    return _filled(build.library(_branch(machine)), machine, dev_directory)
+def render(machine: Machine, pairs: Mapping[str, str] | None = None) -> bytes:
+    """Return the NVML library of a machine, with facts inside: the machine's, unless others are given."""
+    return _filled(build.library(_branch(machine)), facts(machine) if pairs is None else pairs)
 
 
-def render_cuda(machine: Machine, dev_directory: str = "") -> bytes:
-    """Return the libcuda of a machine, with its facts inside."""
-    return _filled(build.cuda_library(_branch(machine)), machine, dev_directory)
+def render_cuda(machine: Machine, pairs: Mapping[str, str] | None = None) -> bytes:
+    """Return the libcuda of a machine, with the same facts inside."""
+    return _filled(build.cuda_library(_branch(machine)), facts(machine) if pairs is None else pairs)
 
 
 def _branch(machine: Machine) -> int:
@@ -189,10 +189,10 @@ def _branch(machine: Machine) -> int:
     return machine.driver.branch
 
 
-def _filled(library: bytes, machine: Machine, dev_directory: str) -> bytes:
+def _filled(library: bytes, pairs: Mapping[str, str]) -> bytes:
     data = bytearray(library)
     region = _find_region(data)
-    table = pack(facts(machine, dev_directory), _HALVES[0])
+    table = pack(pairs, _HALVES[0])
     data[region + _HALVES[0] : region + _HALVES[0] + len(table)] = table
     struct.pack_into("<I", data, region + len(MAGIC), _HALVES[0])
     return bytes(data)
