@@ -80,13 +80,19 @@ def load_policy(path: str, required: bool) -> tuple[Policy, tuple[str, ...]]:  #
     text = _read_text(path, required=required)
     if text is None:
         return Policy(), ()
+    return check_text(path, text)
+
+
+def check_text(path: str, text: str) -> tuple[Policy, tuple[str, ...]]:
+    """Return what load_policy would make of a file with this text; raises ConfigurationError as it does."""
     return _Reading(path, text).policy()
 
 
 def _read_text(path: str, *, required: bool) -> str | None:
     """Return the content, or None where the file is missing and may be."""
     try:
-        return read_bytes(path).decode()
+        # A byte order mark is no TOML, but the original reads on behind it.
+        return read_bytes(path).decode().removeprefix("\ufeff")
     except (FileNotFoundError, NotADirectoryError) as error:
         if not required:
             return None

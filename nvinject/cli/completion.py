@@ -8,6 +8,10 @@ import sys
 
 from nvinject.errors import UsageError
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
 BASH = """\
 _nvinject() {{
     local words="{commands}"
@@ -57,20 +61,27 @@ def find_words() -> "dict[str, tuple[str, list[str]]]":
         if name == "hook":
             following = [*hook.WORKING_STAGES, *hook.IDLE_STAGES, "-config", "-debug"]
         elif name == "runtime":
-            following = ["--as", "--low-level", "--help"]
+            from nvinject.cli.configure import parser
+
+            following = ["configure", "--as", "--low-level", "--help", *find_options(parser())]
         elif name in {"create-container", "cdi-hook", "ctk"}:
             following = ["--help"]
-        elif name == "cdi":
+        elif name in {"cdi", "config"}:
             following = [word for word, _, _ in command.COMMANDS]
         elif name in {"container-cli", "system"}:
             following = list(command.COMMANDS)
         elif name == "completion":
             following = ["bash", "zsh", "fish"]
         else:
-            actions = command.parser()._actions  # noqa: SLF001 - argparse has no public list of options
-            following = [option for action in actions for option in action.option_strings if option.startswith("--")]
+            following = find_options(command.parser())
         found[name] = (summary, following)
     return found
+
+
+def find_options(parser: "argparse.ArgumentParser") -> "list[str]":
+    """Return the long options of a parser."""
+    actions = parser._actions  # noqa: SLF001 - argparse has no public list of options
+    return [option for action in actions for option in action.option_strings if option.startswith("--")]
 
 
 def format_bash(words: "dict[str, tuple[str, list[str]]]") -> str:

@@ -1,4 +1,4 @@
-"""nvidia-ctk's commands `cdi`, `hook` and `system`, under its own name and with its global options.
+"""nvidia-ctk's commands cdi, config, hook, runtime and system, under its own name and with its global options.
 
 Belongs here: the way to nvinject's commands. Does not belong here: anything that they do.
 """
@@ -9,16 +9,17 @@ import sys
 from nvinject.errors import UsageError
 
 HELP = """\
-usage: nvidia-ctk [--debug] [--quiet] [--config FILE] (cdi | hook | system) ...
+usage: nvidia-ctk [--debug] [--quiet] [--config FILE] (cdi | config | hook | runtime | system) ...
 
 The NVIDIA Container Toolkit's command line, as far as nvinject has it: `nvidia-ctk cdi` is `nvinject cdi`, `nvidia-ctk
-hook` is nvidia-cdi-hook, `nvidia-ctk system` is `nvinject system`.
+hook` is nvidia-cdi-hook; `config`, `runtime configure` and `system` are nvinject's.
 
-example:
+examples:
   nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml
+  nvidia-ctk runtime configure --runtime=docker
 """
 
-COMMANDS = ("cdi", "hook", "system")
+COMMANDS = ("cdi", "config", "hook", "runtime", "system")
 
 
 def main(arguments: "list[str]") -> int:
@@ -42,17 +43,32 @@ def main(arguments: "list[str]") -> int:
             return 0
         else:
             raise UsageError(f"unknown option --{flag}", "nvidia-ctk --help lists the options")
-    if words[:1] == ["hook"]:
-        from nvinject.cli.cdihook import main as run_hook
-
-        return run_hook([*passed, *words[1:]])
-    if words[:1] == ["cdi"]:
-        from nvinject.cli.cdi import main as run_cdi
-
-        return run_cdi(words[1:])
-    if words[:1] == ["system"]:
-        from nvinject.cli.system import main as run_system
-
-        return run_system(words[1:])
+    if words[:1] and words[0] in COMMANDS:
+        return run(words[0], words[1:], passed)
     what = f"nvinject has no command for nvidia-ctk {words[0]}" if words else "which command?"
     raise UsageError(what, f"use one of {', '.join(COMMANDS)}")
+
+
+def run(command: str, words: "list[str]", passed: "list[str]") -> int:
+    """Run nvinject's command that stands for one of nvidia-ctk; `passed` are global options that hooks know, too."""
+    if command == "hook":
+        from nvinject.cli.cdihook import main as run_hook
+
+        return run_hook([*passed, *words])
+    if command == "cdi":
+        from nvinject.cli.cdi import main as run_cdi
+
+        return run_cdi(words)
+    if command == "system":
+        from nvinject.cli.system import main as run_system
+
+        return run_system(words)
+    if command == "config":
+        from nvinject.cli.config import main as run_config
+
+        return run_config(words, as_original=True)
+    if words[:1] != ["configure"]:
+        raise UsageError("nvidia-ctk runtime has one command, configure", "nvidia-ctk runtime configure --help")
+    from nvinject.cli.configure import main as run_configure
+
+    return run_configure(words[1:], as_original=True)

@@ -30,6 +30,7 @@ COMMANDS = (
     ("list", "nvinject.cli.pathlist", "list every path of the driver, with its capability"),
     ("doctor", "nvinject.cli.doctor", "find out why containers get no GPUs, and what mends it"),
     ("system", "nvinject.cli.system", "make device nodes and links of /dev/char, print the loader cache"),
+    ("config", "nvinject.cli.config", "show, explain, check and change config.toml"),
     ("install", "nvinject.cli.install", "lay down the launcher and the names that engines look for"),
     ("uninstall", "nvinject.cli.uninstall", "remove what install laid down, and nothing else"),
     ("completion", "nvinject.cli.completion", "print a completion script for bash, zsh or fish"),
