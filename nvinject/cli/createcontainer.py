@@ -37,13 +37,19 @@ def main(arguments: "list[str]") -> int:
         return 0
     if len(arguments) != 1:
         raise UsageError("which container?", "the runtime shim writes this hook with the container's folder")
-    places = (".", *read_places(read_all(0, "standard input")))
+    places = read_places(read_all(0, "standard input"))
     plan = read_plan(f"{arguments[0]}/{FILE}")
-    root_fd = find_root(places, plan.root)
+    # The working directory is the root file system with runc, but the bundle with crun: it counts if it can be told.
+    root_fd = find_root(places if plan.root == (0, 0) else (*places, "."), plan.root)
+    os.chdir("/")
     with Log(plan.debug, echo=False, title="createContainer") as log:
-        operations = plan.operations if plan.root != (0, 0) else adapt(plan, root_fd)
-        for warning in apply_here(operations, root_fd, log.write):
-            log.warn(warning)
+        try:
+            operations = plan.operations if plan.root != (0, 0) else adapt(plan, root_fd)
+            for warning in apply_here(operations, root_fd, log.write):
+                log.warn(warning)
+        except Exception as error:
+            log.write(f"failed: {error}")  # crun does not pass on what a hook says
+            raise
     return 0
 
 
