@@ -43,12 +43,7 @@ NEW_VERSION = 2  # understood by every release from 1.3 on
 RUNTIME_TYPE = "io.containerd.runc.v2"
 _KEYS = {1: "cri", 2: "io.containerd.grpc.v1.cri"}
 _LATEST_KEY = "io.containerd.cri.v1.runtime"
-_FRESH = {
-    "runtime_type": RUNTIME_TYPE,
-    "runtime_root": "",
-    "runtime_engine": "",
-    "privileged_without_host_devices": False,
-}
+_FRESH = {"runtime_type": RUNTIME_TYPE}
 
 
 class Source(Record):
@@ -103,14 +98,23 @@ def _for_rancher(options: Options, main: Document, values: "dict[str, Any]", gen
 
 
 def read_version(document: Document, values: "dict[str, Any]") -> int:
-    """Return the version of a configuration: a file that does not say has 1, none at all gets 2."""
-    version = values.get("version")
-    if version is None:
-        return 1 if values else NEW_VERSION
+    """Return the version that a drop-in beside this configuration must have.
+
+    A file that does not say has version 1, whose plug-in names containerd 2 no longer knows. Where it names no plug-in
+    a drop-in of version 2 goes with it, in every release; a name of version 1 beside it stops containerd 1.
+    """
+    version = values.get("version", 1)
     if type(version) is not int or version < 1:
         place = f"line {tomltext.find_line(document.text, ('version',))}, column 1"
         raise ConfigurationError(f"{document.path}, {place}: version must be a number", "containerd has 1, 2, 3 and on")
-    return version
+    return NEW_VERSION if version == 1 and not _names_plugins(values) else version
+
+
+def _names_plugins(values: "dict[str, Any]") -> bool:
+    """Return whether something in a file of version 1 would mean nothing in a later one."""
+    lists = (values.get(name) for name in ("disabled_plugins", "required_plugins"))
+    listed = any(isinstance(one, list) and one for one in lists)
+    return listed or bool(values.get("plugins"))
 
 
 def _read_source(
@@ -146,7 +150,8 @@ def _ask(options: Options, main: Document, values: "dict[str, Any]", run: "Run")
     answer = Document(path="the answer of containerd", data=b"", text=text)
     said = parse_document(answer)
     version = read_version(answer, said)
-    if values and version != read_version(main, values):
+    bound = values.get("version", 1) != 1 or _names_plugins(values)
+    if bound and version != read_version(main, values):
         raise ConfigurationError(
             f"containerd answers in version {version}, but {options.config} has version {read_version(main, values)}",
             "use --config-source=file, or bring the file up to date with `containerd config migrate`",
@@ -237,7 +242,7 @@ def _without_runtime(values: "dict[str, Any]", path: "Path", name: str) -> "dict
 def _edit_main(options: Options, main: Document, source: Source) -> Change:
     """Return the change of the main file where no drop-in is wanted."""
     wanted = _settings(options, source)
-    if not main.text.strip():
+    if parse_document(main).get("version", 1) != source.version:
         wanted.insert(0, (("version",), source.version))
     return edit_document(main, wanted)
 
@@ -268,10 +273,15 @@ def is_imported(options: Options, values: "dict[str, Any]") -> bool:
 
 def _notes_about(values: "dict[str, Any]", source: Source) -> tuple[str, ...]:
     disabled = values.get("disabled_plugins")
+    found = []
     names = {"cri", f"io.containerd.grpc.v1.{source.key}", source.key}
     if isinstance(disabled, list) and names & {str(one) for one in disabled}:
-        return ("the CRI plug-in is in disabled_plugins: Kubernetes cannot use this containerd until it is taken out",)
-    return ()
+        found.append(
+            "the CRI plug-in is in disabled_plugins: Kubernetes cannot use this containerd until it is taken out"
+        )
+    if source.version == 1:
+        found.append("containerd 2 does not read version 1: `containerd config migrate` brings the file up to date")
+    return tuple(found)
 
 
 def _notes_about_neighbours(options: Options, values: "dict[str, Any]") -> tuple[str, ...]:

@@ -12,13 +12,7 @@ from nvinject.engines import rancher
 
 from .configured import PROGRAM, Configured, refused
 
-FRESH = {
-    "runtime_type": "io.containerd.runc.v2",
-    "runtime_root": "",
-    "runtime_engine": "",
-    "privileged_without_host_devices": False,
-    "options": {"BinaryName": PROGRAM},
-}
+FRESH = {"runtime_type": "io.containerd.runc.v2", "options": {"BinaryName": PROGRAM}}
 KEYS = {1: "cri", 2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime", 4: "io.containerd.cri.v1.runtime"}
 
 
@@ -77,6 +71,34 @@ def test_version_1(tmp_path: Path) -> None:
     section = {"enable_cdi": True, "containerd": {"runtimes": {"runc": runc, "nvidia": ours}}}
     assert drop_in(done) == {"version": 1, "plugins": {"cri": section}}
     assert done.config.read_text() == f'imports = ["{tmp_path}/conf.d/*.toml"]\n{text}'
+
+
+# a file of version 1, the version of its drop-in: 2, which containerd 2 reads too, where the file names no plug-in
+OLD = [
+    ('root = "/data"\n', 2),
+    ("version = 1\n[debug]\nlevel = 'info'\n", 2),
+    ("disabled_plugins = []\n", 2),
+    ('disabled_plugins = ["cri"]\n', 1),
+    ('required_plugins = ["cri"]\n', 1),
+    ("[plugins.opt]\npath = '/opt'\n", 1),
+]
+
+
+@pytest.mark.parametrize(("text", "version"), OLD)
+def test_the_version_of_a_drop_in(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, version: int) -> None:
+    done = Configured(tmp_path, "containerd", text)
+    assert done.run() == 0
+    assert drop_in(done)["version"] == version
+    assert KEYS[version] in drop_in(done)["plugins"]
+    assert ("containerd config migrate" in capsys.readouterr().err) is (version == 1)
+    after = done.config.read_text().splitlines(keepends=True)
+    assert "".join(line for line in after if not line.startswith("imports")) == text
+
+
+def test_a_file_without_version_gets_one_if_it_is_edited_itself(tmp_path: Path) -> None:
+    done = Configured(tmp_path, "containerd", 'root = "/data"\n')
+    assert done.run("--drop-in-config=") == 0
+    assert done.config.read_text().startswith('root = "/data"\nversion = 2\n\n[plugins."io.containerd.grpc.v1.cri".')
 
 
 @pytest.mark.parametrize("text", [None, "", "\n"])
