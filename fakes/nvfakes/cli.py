@@ -82,7 +82,9 @@ def _parser() -> "argparse.ArgumentParser":
     sub.add_argument("--json", action="store_true", help="print JSON")
     sub = command("show", _show, "show what a machine has")
     sub.add_argument("machine", help="a file or a name")
-    sub.add_argument("--json", action="store_true", help="print JSON")
+    form = sub.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON")
+    form.add_argument("--svg", action="store_true", help="print a picture of GPUs, buses, links and MIG slices")
     sub = command("tree", _tree, "write a machine's files below a directory")
     sub.add_argument("machine", help="a file or a name")
     sub.add_argument("directory")
@@ -188,7 +190,12 @@ def _show(options: "argparse.Namespace") -> int:
     from nvfakes import show
 
     machine = _load(options)
-    print(show.as_json(machine) if options.json else show.as_table(machine))
+    if options.svg:
+        from nvfakes import drawing
+
+        print(drawing.as_svg(machine), end="")
+    else:
+        print(show.as_json(machine) if options.json else show.as_table(machine))
     return 0
 
 

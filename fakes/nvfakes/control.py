@@ -153,6 +153,8 @@ def _nvml_change(lane: Lane, verb: str, words: Sequence[str]) -> int:
     match verb:
         case "set":
             machine = verbs.answer(machine, place, words[1], words[2])
+        case "limits":
+            machine = verbs.limit_memory(machine, place, " ".join(words[3:]), int(words[1]), int(words[2]))
         case "mig-mode":
             machine = verbs.mig_mode(machine, place, enabled=words[1] == "1")
         case "create-gi":

@@ -52,6 +52,14 @@ def answer(machine: Machine, place: int, key: str, value: str) -> Machine:
     return _with_answers(machine, place, nested)
 
 
+def limit_memory(machine: Machine, place: int, namespace: str, soft: int, hard: int) -> Machine:
+    """Record the limits of memory that NVML was asked to set for a name space."""
+    known = [entry for entry in machine.gpus[place].answers.get("memory_limits", ()) if entry["namespace"] != namespace]
+    return _with_answers(
+        machine, place, {"memory_limits": [*known, {"namespace": namespace, "soft": soft, "hard": hard}]}
+    )
+
+
 def unplug(machine: Machine, which: str) -> Machine:
     """Take a GPU out: node, proc, sysfs and NVML lose it together."""
     return _with_gpu(machine, find_gpu(machine, which), present=False)

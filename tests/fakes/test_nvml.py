@@ -149,6 +149,28 @@ def test_nvidia_smi_lists_gpus_and_mig_devices(on_machine: Runner) -> None:
     assert (none.returncode, none.stdout) == (0, "No devices found.\n")
 
 
+LIMITS = """
+import ctypes, pynvml as n
+n.nvmlInit()
+gpu = n.nvmlDeviceGetHandleByIndex(1)
+def read(name):
+    found = n.c_nvmlGetMemoryLimits_v1_t(nameSpace=name)
+    try:
+        n.nvmlDeviceGetMemoryLimits_v1(gpu, found)
+    except n.NVMLError as error:
+        return error.value
+    return [found.softLimit, found.hardLimit]
+for name, soft, hard in ((b"/one", 1, 2), (b"/a name", 5, n.NVML_DEVICE_MEMORY_LIMIT_MAX), (b"/one", 3, 4)):
+    n.nvmlDeviceSetMemoryLimits_v1(gpu, n.c_nvmlSetMemoryLimits_v1_t(nameSpace=name, softLimit=soft, hardLimit=hard))
+print(read(b"/one"), read(b"/a name"), read(b"/other"))
+"""
+
+
+def test_memory_limits_are_recorded(on_machine: Runner) -> None:
+    done = on_machine("two-h100", sys.executable, "-c", LIMITS)
+    assert done.stdout == f"[3, 4] [5, {2**64 - 1}] 6\n", done.stderr
+
+
 # Structure of layout.h and the one of the bindings.
 LAYOUTS = {
     "memory": pynvml.c_nvmlMemory_t,
@@ -157,6 +179,7 @@ LAYOUTS = {
     "pci_info_ext": pynvml.nvmlPciInfoExt_v1_t,
     "bar1": pynvml.c_nvmlBAR1Memory_t,
     "utilization": pynvml.c_nvmlUtilization_t,
+    "memory_limits": pynvml.c_nvmlGetMemoryLimits_v1_t,
     "temperature": pynvml.c_nvmlTemperature_v1_t,
     "margin_temperature": pynvml.c_nvmlMarginTemperature_v1_t,
     "sram_errors": pynvml.c_nvmlEccSramErrorStatus_v1_t,
@@ -216,7 +239,7 @@ def loaded(path: Path) -> Iterator[ctypes.CDLL]:
         _ctypes.dlclose(library._handle)
 
 
-@pytest.mark.parametrize(("branch", "count"), [(470, 332), (535, 332), (550, 350), (570, 417)])
+@pytest.mark.parametrize(("branch", "count"), [(470, 332), (535, 332), (550, 350), (570, 418)])
 def test_exports_the_symbols_of_the_branch(tmp_path: Path, branch: int, count: int) -> None:
     path = tmp_path / "libnvidia-ml.so.1"
     path.write_bytes(build.library(branch))

@@ -8,9 +8,11 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 
+from nvfakes import declaration
 from nvfakes.nvml.build import cache_directory
 
 Runner = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -111,6 +113,18 @@ def test_exit_status_and_messages(nvfakes: Runner) -> None:
     unknown = nvfakes("show", "no-such-machine")
     assert unknown.returncode == 1
     assert unknown.stderr.startswith("nvfakes: no-such-machine: no such machine")
+
+
+@pytest.mark.parametrize("name", ["dgx-h100", "mig-a100", "no-driver", "jetson-orin", "nvl72-tray"])
+def test_draws_a_machine(nvfakes: Runner, name: str) -> None:
+    drawn = nvfakes("show", "--svg", name).stdout
+    assert drawn == nvfakes("show", "--svg", name).stdout
+    picture = ET.fromstring(drawn)
+    texts = [element.text or "" for element in picture.iter() if element.tag.endswith("text")]
+    machine = declaration.load(name)
+    assert [text for text in texts if text.startswith("GPU ")] == [f"GPU {gpu.minor}" for gpu in machine.gpus]
+    for gpu in machine.gpus:
+        assert gpu.bus in texts
 
 
 def test_list_and_show(nvfakes: Runner) -> None:

@@ -137,6 +137,12 @@ struct fabric_v3 {
     u8 summary;
 };
 
+/* The last field is in the structure that is read back only. */
+struct memory_limits {
+    const char *name_space;
+    u64 soft, hard, used;
+};
+
 struct uuid_query {
     u32 version, type;
     union {

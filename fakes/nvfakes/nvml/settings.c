@@ -136,16 +136,50 @@ API nvmlDeviceResetApplicationsClocks(const struct handle *device) {
                                            (u32)number_or(gpu_fact(gpu, "clocks.graphics_app_default"), 0));
 }
 
-/* Limits of a process's memory are recorded as they were asked for: what the two words mean is the driver's secret. */
-API nvmlDeviceSetMemoryLimits_v1(const struct handle *device, const u64 *limits) {
+/* Limits of memory are recorded, one pair for each name space; nothing enforces them here. */
+
+static int find_limits(u32 gpu, const char *name, u32 *item) {
+    u32 count = (u32)number_or(gpu_fact(gpu, "memory_limits"), 0);
+    for (u32 place = 0; place < count; place++) {
+        const char *own = item_fact(gpu, "memory_limits", place, "namespace");
+        if (own && same_text(own, name)) {
+            *item = place;
+            return SUCCESS;
+        }
+    }
+    return NOT_FOUND;
+}
+
+API nvmlDeviceSetMemoryLimits_v1(const struct handle *device, const struct memory_limits *limits) {
     u32 gpu;
     int status = enter_gpu(device, &gpu);
     if (status != SUCCESS)
         return status;
-    if (!limits)
+    char words[4096];
+    if (!limits || !limits->name_space || text_length(limits->name_space) > sizeof words - 128)
         return INVALID_ARGUMENT;
-    status = set_number(gpu, "memory_limits.word0", limits[0]);
-    return status == SUCCESS ? set_number(gpu, "memory_limits.word1", limits[1]) : status;
+    if (limits->soft > limits->hard)
+        return INVALID_ARGUMENT;
+    char *end = put_text(put_number(put_text(words, "nvml limits "), gpu), " ");
+    end = put_text(put_number(put_text(put_number(end, limits->soft), " "), limits->hard), " ");
+    put_text(put_text(end, limits->name_space), "\n");
+    return ask(words, NULL);
+}
+
+API nvmlDeviceGetMemoryLimits_v1(const struct handle *device, struct memory_limits *limits) {
+    u32 gpu, item;
+    int status = enter_gpu(device, &gpu);
+    if (status != SUCCESS)
+        return status;
+    if (!limits || !limits->name_space)
+        return INVALID_ARGUMENT;
+    status = find_limits(gpu, limits->name_space, &item);
+    if (status != SUCCESS)
+        return status;
+    limits->soft = number_or(item_fact(gpu, "memory_limits", item, "soft"), 0);
+    limits->hard = number_or(item_fact(gpu, "memory_limits", item, "hard"), 0);
+    limits->used = 0;
+    return SUCCESS;
 }
 
 /* MIG. */
