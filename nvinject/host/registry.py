@@ -156,7 +156,10 @@ def parse_document(text: str, *, json: bool) -> "Any":
 
 
 def _parse_yaml(text: str) -> "Any":
-    import yaml  # commands of people, and the runtime in mode cdi where a spec is YAML
+    try:
+        import yaml  # commands of people, and the runtime in mode cdi where a spec is YAML
+    except ImportError:
+        raise ValueError("is YAML, and the Python module yaml is missing: install PyYAML (python3-yaml)") from None
 
     class Strict(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
         pass

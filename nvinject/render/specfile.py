@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 FORMATS = ("yaml", "json")
 FILE_MODE = 0o644  # rootless engines read specs too
 DIRECTORY_MODE = 0o755
+YAML_REMEDY = "install PyYAML (python3-yaml), or use --format json"
 STAMP_PREFIX = "# nvinject: "
 STAMP_KEYS = ("nvinject.driver-version", "nvinject.devices")
 
@@ -47,7 +48,10 @@ def format_document(spec: cdi.Spec, form: str, stamp: Stamp | None = None) -> st
 
 def format_yaml(values: "dict[str, Any]") -> str:
     """Return plain values as YAML with indented lists, in the order that they have."""
-    import yaml  # commands of people only
+    try:
+        import yaml  # commands of people only
+    except ImportError as error:
+        raise HostError("YAML cannot be written: the Python module yaml is missing", YAML_REMEDY) from error
 
     class Indented(yaml.SafeDumper):
         def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002
