@@ -186,9 +186,7 @@ class _Reading:
             return default
         if not value.startswith("/"):
             raise self.error(_key_of(field), f"must be an absolute path, found {quoted(value)}")
-        import os  # nodes seldom have other roots
-
-        return "/" + os.path.normpath(value).lstrip("/")
+        return clean_path(value)
 
     def check_ldconfig(self) -> None:
         """Refuse the container's own ldconfig, which would be run with the host's rights."""
@@ -226,6 +224,17 @@ class _Reading:
         """Return file, line and name of a key."""
         line = _line_of(self.text, key)
         return printable(f"{self.path}{f', line {line}' if line else ''}: {'.'.join(key)}")
+
+
+def clean_path(path: str) -> str:
+    """Return an absolute path without empty, `.` and `..` components, as os.path.normpath does."""
+    kept: list[str] = []
+    for part in path.split("/"):
+        if part == "..":
+            del kept[-1:]
+        elif part not in {"", "."}:
+            kept.append(part)
+    return "/" + "/".join(kept)
 
 
 def _parse(path: str, text: str) -> "dict[str, Any]":

@@ -4,9 +4,6 @@ Belongs here: the step from a request to the arguments of nvinject.host.inventor
 not belong here: looking (host) and deciding (core).
 """
 
-from nvinject.core import planner
-from nvinject.host.inventory import discover
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,6 +17,9 @@ DEFAULT_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/
 
 def discover_for(request: "ContainerRequest", policy: "Policy", environ: "Mapping[str, str]") -> "Inventory":
     """Return what this host has for the request; raises HostError as discover does."""
+    from nvinject.core import planner  # the shim needs DEFAULT_PATH for containers without GPUs too
+    from nvinject.host.inventory import discover
+
     return discover(
         policy,
         request.capabilities,

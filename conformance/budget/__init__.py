@@ -1,0 +1,1 @@
+"""What the hook may cost, in numbers that no machine's speed changes."""
