@@ -84,13 +84,26 @@ class Daemon:
         """Return a client whose every call has a time limit."""
         return docker.DockerClient(base_url=self.socket, timeout=CALL_SECONDS)
 
-    def start(self) -> None:
-        """Start dockerd on its machine and wait until it answers."""
-        wrapper = self.folder / "runtime"
-        runtimes = f'[nvidia-container-runtime]\nruntimes = ["{wrapper}"]\n' if self.shim else ""
+    @property
+    def wrapper(self) -> Path:
+        """Return the low-level runtime, which shows the driver's procfs in containers."""
+        return self.folder / "runtime"
+
+    def configure(self) -> tuple[str, ...]:
+        """Write the configuration, and return the options that tell the daemon about runtimes."""
+        runtimes = f'[nvidia-container-runtime]\nruntimes = ["{self.wrapper}"]\n' if self.shim else ""
         (self.folder / "config.toml").write_text(f"# the defaults\n{runtimes}")
         (self.folder / "daemon.json").write_text("{}\n")  # not /etc/docker/daemon.json of this machine
-        nvfakes("runtime-wrapper", str(wrapper))
+        options = ("--add-runtime", f"nvfakes={self.wrapper}", "--default-runtime", "nvfakes")
+        return (
+            *options,
+            *(("--add-runtime", f"nvidia={self.prefix}/bin/nvidia-container-runtime") if self.shim else ()),
+        )
+
+    def start(self) -> None:
+        """Start dockerd on its machine and wait until it answers."""
+        runtimes = self.configure()
+        nvfakes("runtime-wrapper", str(self.wrapper))
         # What a machine needs is compiled and unpacked the first time; the daemon's time limit is not for that.
         nvfakes("run", self.machine, "--", "true", seconds=PREPARE_SECONDS)
         command = [
@@ -100,8 +113,7 @@ class Daemon:
             *("--data-root", f"{self.folder}/data", "--exec-root", f"{self.folder}/exec"),
             *("--iptables=false", "--bridge=none", "--config-file", f"{self.folder}/daemon.json"),
             *("--exec-opt", "native.cgroupdriver=cgroupfs", f"--cgroup-parent=/{self.cgroup}"),
-            *("--add-runtime", f"nvfakes={wrapper}", "--default-runtime", "nvfakes"),
-            *(("--add-runtime", f"nvidia={self.prefix}/bin/nvidia-container-runtime") if self.shim else ()),
+            *runtimes,
         ]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(

@@ -205,7 +205,7 @@ def _settings(options: Options, source: Source) -> "list[tuple[Path, Any]]":
     path = (*source.path, "containerd")
     if options.set_as_default:
         wanted.append(((*path, "default_runtime_name"), options.name))
-    if options.drop_in and not runtimes:
+    if not runtimes:
         # A section with runtimes takes the place of the built-in ones, runc with them, which is still the default.
         wanted.append(((*path, "runtimes", "runc", "runtime_type"), RUNTIME_TYPE))
     return wanted + [((*path, "runtimes", options.name, *key), value) for key, value in leaves(entry)]
