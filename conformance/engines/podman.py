@@ -41,6 +41,14 @@ PLAIN = (
 )
 
 
+def remove_empty_cgroups(name: str) -> None:
+    """Remove what an engine leaves of its cgroups; one that is in use elsewhere cannot be removed."""
+    for parent in Path("/sys/fs/cgroup").glob(f"*/{name}"):
+        for folder, _, _ in os.walk(parent, topdown=False):
+            with contextlib.suppress(OSError):
+                os.rmdir(folder)
+
+
 @dataclass
 class Podman:
     """podman with one low-level runtime on one machine; `prefix` is where nvinject was installed.
@@ -136,10 +144,6 @@ class Podman:
     def close(self) -> None:
         """Remove containers and images, then the folder."""
         self.on_machine("podman rm --all --force; podman rmi --all --force")
-        # podman leaves the parent of its cgroups; one that is in use elsewhere cannot be removed.
-        for parent in Path("/sys/fs/cgroup").glob("**/libpod_parent"):
-            for folder, _, _ in os.walk(parent, topdown=False):
-                with contextlib.suppress(OSError):
-                    os.rmdir(folder)
+        remove_empty_cgroups("libpod_parent")
         with contextlib.suppress(OSError):
             shutil.rmtree(self.folder)

@@ -16,6 +16,7 @@ import pytest
 from nvfakes import declaration, tree
 
 from .image import ImageError, build_image, triplet
+from .podman import remove_empty_cgroups
 from .trixie import TrixieError, find_tree, run_in
 
 pytestmark = [pytest.mark.trixie, pytest.mark.xdist_group("trixie")]
@@ -40,7 +41,8 @@ folder=$(mktemp -d)
 trap 'kill $(cat $folder/pid); wait' EXIT
 echo '{{"features": {{"cdi": true}}}}' >$folder/daemon.json
 dockerd --config-file $folder/daemon.json --host unix://$folder/s --pidfile $folder/pid --data-root $folder/data \\
-    --exec-root $folder/exec --iptables=false --bridge=none --exec-opt native.cgroupdriver=cgroupfs >$folder/log 2>&1 &
+    --exec-root $folder/exec --iptables=false --bridge=none --cgroup-parent=/nvconform-trixie \\
+    --exec-opt native.cgroupdriver=cgroupfs >$folder/log 2>&1 &
 export DOCKER_HOST=unix://$folder/s
 for _ in $(seq 120); do docker version >/dev/null 2>&1 && break; sleep 0.5; done
 docker import {image} nvconform >/dev/null || cat $folder/log >&2
@@ -99,6 +101,8 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         give_up(str(error))
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
+    for name in ("nvconform-trixie", "libpod_parent"):
+        remove_empty_cgroups(name)
 
 
 def run(debian: Path, host: Path, engine: str, script: str, options: str = "") -> list[str]:
