@@ -287,7 +287,9 @@ class _Builder:
         self, directory: "SearchDirectory", listing: "Listing", names: "Iterable[str]", have: "set[str]"
     ) -> None:
         """Read the headers of unknown names and add what follows from them."""
-        libraries = [library for name in names if (library := self._look_at(directory, listing, name)) is not None]
+        headers: dict[str, ElfHeader | None] = {}
+        looks = (self._look_at(directory, listing, name, headers) for name in names)
+        libraries = [library for library in looks if library is not None]
         if not libraries:
             return
         hwcap = self._hwcap_for(directory)
@@ -303,11 +305,24 @@ class _Builder:
             self._hwcaps.append(directory.hwcaps)
         return ldsearch.hwcap_for(self._hwcaps.index(directory.hwcaps))
 
-    def _look_at(self, directory: "SearchDirectory", listing: "Listing", name: str) -> "Library | None":
+    def _look_at(
+        self, directory: "SearchDirectory", listing: "Listing", name: str, headers: "dict[str, ElfHeader | None]"
+    ) -> "Library | None":
+        """Read what a name stands for; a link to a file beside it has the header of that file, which is read once."""
+        is_link = name in listing.links
+        file = _link_reader(directory.fd)(name) if is_link else name
+        if file not in listing.files:
+            header = self._header_of(directory, name, is_link=True)
+        elif file in headers:
+            header = headers[file]
+        else:
+            header = headers[file] = self._header_of(directory, file, is_link=False)
+        return None if header is None else ldsearch.look_at(name, header, self._machine, is_link=is_link)
+
+    def _header_of(self, directory: "SearchDirectory", name: str, *, is_link: bool) -> "ElfHeader | None":
         if self._headers_left <= 0:
             return None
         self._headers_left -= 1
-        is_link = name in listing.links
         try:
             if is_link:
                 fd = open_regular(self._root_fd, f"{directory.path}/{name}")
@@ -318,10 +333,9 @@ class _Builder:
         except OSError:
             return None
         try:
-            header = _read_header(fd)
+            return _read_header(fd)
         finally:
             os.close(fd)
-        return None if header is None else ldsearch.look_at(name, header, self._machine, is_link=is_link)
 
     def _leads_to_file(self, path: str) -> bool:
         try:
