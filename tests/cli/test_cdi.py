@@ -436,3 +436,33 @@ def wait_for(condition: Callable[[], bool], log: Path) -> None:
     while not condition():
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.05)
+
+
+CTK: list[tuple[list[str], int, str]] = [
+    (["--version"], 0, "NVIDIA Container Toolkit CLI version"),
+    (["--help"], 0, "usage: nvidia-ctk"),
+    (["--debug", "hook", "dance"], 0, "Unsupported CDI hook: dance"),
+    (["--quiet", "hook"], 0, "No CDI hook specified"),
+    (["dance"], 2, "nvinject has no command for nvidia-ctk dance"),
+    (["--config"], 2, "--config needs a file"),
+    (["--step"], 2, "unknown option --step"),
+    ([], 2, "which command?"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "words"), CTK)
+def test_nvidia_ctk(arguments: list[str], code: int, words: str, capsys: Capture) -> None:
+    """Under the original's name there are its commands; none of these changes anything."""
+    assert main(arguments, "nvidia-ctk") == code
+    captured = capsys.readouterr()
+    assert words in captured.out + captured.err
+
+
+def test_nvidia_ctk_hands_its_configuration_on(
+    specs: Path, host: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """--config stands before the command there."""
+    monkeypatch.setenv("NVIDIA_CTK_CONFIG", "/no/such/file")
+    arguments = ["--config", str(host / "config.toml"), "cdi", "validate", "--spec-dir", str(specs)]
+    assert main(arguments, "nvidia-ctk") == 0
+    assert "is valid" in capsys.readouterr().out
