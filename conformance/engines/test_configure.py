@@ -18,8 +18,10 @@ from typing import Any
 
 import pytest
 
+from . import test_podman_cdi
 from .conftest import SEARCH_PATH, started
 from .daemon import Daemon
+from .podman import IMAGE, Podman
 from .test_docker import GPU_0, GPU_1, LIST, run
 
 SECONDS = 120
@@ -318,6 +320,36 @@ def test_podman_loads_it(tmp_path: Path, storage: str, runtime: str, text: str |
     configure(tmp_path, "podman", "--config", str(config), "--undo")
     assert (config.read_text() if config.exists() else None) == text
     assert not drop_in.exists()
+
+
+base = test_podman_cdi.base  # the fixture
+
+
+@pytest.fixture(scope="module")
+def engine(base: Path, hook: Path, images: dict[str, bytes]) -> Iterator[Podman]:
+    """Return podman on a machine with two H100; nothing of nvinject is told to it yet."""
+    podman = Podman(base / "configured", "two-h100", hook)
+    runtimes = f'[nvidia-container-runtime]\nruntimes = ["{podman.folder}/runtime"]\n'
+    (podman.folder / "config.toml").write_text(runtimes)
+    yield from test_podman_cdi.started(podman, {"deb": images["deb"]})
+
+
+@pytest.mark.podman
+@pytest.mark.xdist_group("podman")
+def test_podman_runs_a_container_with_it(engine: Podman) -> None:
+    """By the runtime's name, which the command has added to the file that podman reads; without it podman refuses."""
+    place = "/etc/nvidia-container-runtime"
+    copy = f"mkdir -p {place} && cp {engine.folder}/config.toml {place}"
+    words = f"--runtime nvidia run --rm --network=none -e NVIDIA_VISIBLE_DEVICES=all {IMAGE}:deb nvidia-smi -L"
+    refused = engine.on_machine(f"{copy} && exec podman {words}")
+    assert refused.returncode != 0
+    assert "nvidia" in refused.stderr
+    options = f"--config {engine.folder}/containers.conf --drop-in-config= --state-dir {engine.folder}/state"
+    configured = engine.on_machine(f"nvinject runtime configure --runtime podman {options}")
+    assert configured.returncode == 0, configured.stderr
+    done = engine.on_machine(f"{copy} && exec podman {words}")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [GPU_0, GPU_1]
 
 
 # The places that engines look at by themselves, in a mount namespace with an /etc of its own.
