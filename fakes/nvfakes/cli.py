@@ -57,6 +57,9 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     except BrokenPipeError:
         return 1
+    except OSError as error:
+        print(f"nvfakes: {error.filename or 'cannot go on'}: {error.strerror or error}", file=sys.stderr)
+        return 1
     return int(status or 0)
 
 

@@ -39,17 +39,20 @@ def start(lane: Lane, holder: int) -> None:
 
     It is not this process's child, so that a command which waits for its children never meets it.
     """
-    with listen(holder) as server:
-        child = os.fork()
-        if child:
-            os.waitpid(child, 0)
-            return
+    try:
+        server = listen(holder)
+    except OSError:
+        return  # a machine of another process namespace has this number: this one cannot be changed
+    child = os.fork()
+    if child == 0:
         try:
             os.setsid()
             if os.fork() == 0:
                 serve(lane, holder, detach(server))
         finally:
             os._exit(0)
+    server.close()
+    os.waitpid(child, 0)
 
 
 def listen(holder: int) -> socket.socket:

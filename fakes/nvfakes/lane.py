@@ -21,6 +21,8 @@ from nvfakes.userns import enter_user_namespace
 _OWN_DEVICE_FOLDERS = ("dri", "char", "nvidia-caps", "nvidia-caps-imex-channels")
 # Below these the machine's files change as those of a kernel do; everything else is user space.
 _KERNEL_FOLDERS = ("/dev/", "/proc/", "/sys/")
+# Folders of sysfs that the machine adds to; the devices of the PCI bus it replaces.
+_SYSFS_FOLDERS = ("/sys/module", "/sys/bus/pci/drivers", "/sys/kernel/iommu_groups")
 _PERMANENT = frozenset({"/dev", "/dev/char", "/proc", "/proc/driver", "/sys", "/sys/bus/pci/devices", "/sys/module"})
 
 
@@ -74,8 +76,8 @@ class Lane:
         for entry in fresh:
             if is_kernel(entry.path):
                 self._put(entry)
-        if self.name == "root" and any("/sys/module/" in path for path in (*gone, *(entry.path for entry in fresh))):
-            self._remount_modules()
+        if self.name == "root":
+            self._remount_sysfs([*gone, *(entry.path for entry in fresh)])
         self._update_libraries()
 
     def _update_libraries(self) -> None:
@@ -142,7 +144,8 @@ class Lane:
         self._mount_proc(found)
         if os.path.isdir("/sys/bus/pci/devices"):
             kernel.bind(f"{self.stage}/sys/bus/pci/devices", "/sys/bus/pci/devices")
-        self._overlay("/sys/module", self.stage)
+        for path in _SYSFS_FOLDERS:
+            self._overlay(path, self.stage)
         self._mount_dev(found)
         self._mount_run(found)
 
@@ -152,7 +155,7 @@ class Lane:
         usual = [f"/usr/lib/{triplet}" for triplet in (self.machine.triplet, self.machine.triplet32) if triplet]
         usual += ["/usr/bin", "/usr/share", "/usr/lib/firmware"]
         for path in self.entries:
-            elsewhere = path.startswith(("/dev/", "/proc/", "/run/", "/etc/", "/sys/module", "/sys/bus/pci/devices"))
+            elsewhere = path.startswith(("/dev/", "/proc/", "/run/", "/etc/", "/sys/bus/pci/devices", *_SYSFS_FOLDERS))
             if elsewhere or path.count("/") == 1:  # what stands in / itself, the real machine has
                 continue
             folder = next((name for name in usual if path.startswith(f"{name}/")), os.path.dirname(path))
@@ -166,7 +169,7 @@ class Lane:
         packages = self.machine.driver.packages if self.machine.driver else ""
         real = [f"{packages}{path}"] if packages and os.path.isdir(f"{packages}{path}") else []
         own = [f"{base}{path}"] if os.path.isdir(f"{base}{path}") else []
-        if not own and not real:
+        if not os.path.isdir(path) or not (own or real):
             return
         kept = self._keep_mounts_below(path)
         kernel.mount("overlay", path, "overlay", kernel.MS_NODEV, f"lowerdir={':'.join([*own, *real, path])}{writable}")
@@ -240,11 +243,13 @@ class Lane:
         kernel.mount(fresh, "/run", flags=kernel.MS_MOVE)
         tree.write(own, Path("/"), nodes=False)
 
-    def _remount_modules(self) -> None:
-        """Lay /sys/module anew, because an overlay remembers names that have gone beneath it."""
-        with contextlib.suppress(OSError):
-            kernel.umount("/sys/module")
-        self._overlay("/sys/module", self.stage)
+    def _remount_sysfs(self, changed: list[str]) -> None:
+        """Lay folders of sysfs anew, because an overlay remembers names that have gone beneath it."""
+        for folder in _SYSFS_FOLDERS:
+            if any(path.startswith(f"{folder}/") for path in changed):
+                with contextlib.suppress(OSError):
+                    kernel.umount(folder)
+                self._overlay(folder, self.stage)
 
     # User space.
 

@@ -219,6 +219,13 @@ def mig_profiles(model: GpuModel) -> tuple[MigProfile, ...]:
     return tuple(sorted(profiles, key=lambda profile: profile.enum))
 
 
+def bar1_bytes(model: GpuModel) -> int:
+    """Return the size of the region through which the host sees a GPU's memory."""
+    if model.brand == BRAND_GEFORCE:
+        return 1 << 28
+    return 1 << max((model.memory_mib * MEBIBYTE - 1).bit_length(), 28)
+
+
 def nvml_answers(model: GpuModel) -> dict[str, Any]:
     """Return what NVML says about an idle GPU of this model, in the vocabulary of NVIDIA's mock configuration 1.0."""
     major, minor = model.compute_capability.split(".")
@@ -239,7 +246,7 @@ def nvml_answers(model: GpuModel) -> dict[str, Any]:
 def _board(model: GpuModel) -> dict[str, Any]:
     total = model.memory_mib * MEBIBYTE
     reserved = model.memory_mib * 7 // 1000 * MEBIBYTE
-    bar1 = 1 << max((total - 1).bit_length(), 28) if model.brand != BRAND_GEFORCE else 1 << 28
+    bar1 = bar1_bytes(model)
     return {
         "vbios_version": "96.00.74.00.01",
         "board_part_number": f"900-{model.device_id:05X}-0000-000"[:20],

@@ -6,10 +6,13 @@ namespace; where it does not, nothing is sent.
 
 import contextlib
 import socket
+import struct
 
 from nvfakes.machine import Gpu
 
 NETLINK_KOBJECT_UEVENT = 15
+_NLMSG_MIN_TYPE = 0x10
+_NLM_F_REQUEST = 1
 
 
 def message(action: str, gpu: Gpu) -> bytes:
@@ -25,6 +28,9 @@ def message(action: str, gpu: Gpu) -> bytes:
 
 def send(action: str, gpu: Gpu) -> None:
     """Send the message, if this process may."""
+    text = message(action, gpu)
+    # The kernel wants a netlink header (linux/netlink.h), takes it off, and adds its own sequence number at the end.
+    header = struct.pack("=IHHII", 16 + len(text), _NLMSG_MIN_TYPE, _NLM_F_REQUEST, 0, 0)
     family, kind = socket.AF_NETLINK, socket.SOCK_RAW
     with contextlib.suppress(OSError), socket.socket(family, kind, NETLINK_KOBJECT_UEVENT) as link:
-        link.sendto(message(action, gpu), (0, 0))
+        link.sendto(header + text, (0, 0))

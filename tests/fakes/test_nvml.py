@@ -179,6 +179,7 @@ LAYOUTS = {
     "pci_info_ext": pynvml.nvmlPciInfoExt_v1_t,
     "bar1": pynvml.c_nvmlBAR1Memory_t,
     "utilization": pynvml.c_nvmlUtilization_t,
+    "addressing_mode": pynvml.c_nvmlDeviceAddressingMode_t,
     "memory_limits": pynvml.c_nvmlGetMemoryLimits_v1_t,
     "temperature": pynvml.c_nvmlTemperature_v1_t,
     "margin_temperature": pynvml.c_nvmlMarginTemperature_v1_t,

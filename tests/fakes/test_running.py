@@ -1,5 +1,6 @@
 """Machines that stand while tests change them, and the pytest plugin that starts them."""
 
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ import pytest
 import nvfakes
 from nvfakes.errors import SandboxError, VerbError
 from nvfakes.running import Running
+from nvfakes.uevent import NETLINK_KOBJECT_UEVENT
 
 
 @pytest.fixture(params=["root", "rootless"])
@@ -51,6 +53,24 @@ def test_verbs_change_what_programs_see(machine: Running) -> None:
     machine.restore("/dev/nvidia1")
     machine.answer(0, "name", "Another")
     assert listing(machine) == ["GPU 0: Another", BOTH[1]]
+
+
+def test_listeners_hear_of_an_unplugged_gpu() -> None:
+    with (
+        nvfakes.start("two-h100") as machine,
+        socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_KOBJECT_UEVENT) as listener,
+    ):
+        try:
+            listener.bind((0, 1))
+        except OSError as error:
+            pytest.skip(f"this process may not listen to the kernel: {error.strerror}")
+        if machine.lane != "root":
+            pytest.skip("only an administrator of the network namespace may send what a kernel sends")
+        listener.settimeout(5)
+        machine.unplug(1)
+        fields = listener.recv(4096).split(b"\0")
+        assert fields[0] == b"remove@/devices/pci0000:00/0000:18:00.0"
+        assert {b"ACTION=remove", b"SUBSYSTEM=pci", b"PCI_SLOT_NAME=0000:18:00.0", b"PCI_ID=10DE:2330"} <= set(fields)
 
 
 def test_refusals_are_one_line(machine: Running) -> None:

@@ -71,6 +71,7 @@ def test_the_hosts_loader_and_lspci_see_the_machine(on_machine: Runner) -> None:
         pytest.skip("lspci (pciutils) is not installed")
     lines = on_machine("two-h100", "lspci", "-n", "-d", "10de:").stdout.splitlines()
     assert lines == ["17:00.0 0302: 10de:2330 (rev a1)", "18:00.0 0302: 10de:2330 (rev a1)"]
+    assert on_machine("two-h100", "lspci", "-k", "-s", "17:00.0").stdout.count("Kernel driver in use: nvidia") == 1
 
 
 def test_rootless_lane_is_a_tree(on_machine: Runner) -> None:

@@ -67,6 +67,12 @@ API nvmlDeviceGetC2cModeInfoV(const struct handle *device, u32 *enabled) {
     return answer_u32(device, "nvlink.c2c_enabled", enabled);
 }
 
+API nvmlDeviceGetAddressingMode(const struct handle *device, struct addressing_mode *mode) {
+    if (enter() == SUCCESS && mode && mode->version != VERSIONED(struct addressing_mode, 1))
+        return VERSION_MISMATCH;
+    return answer_u32(device, "addressing_mode", mode ? &mode->value : NULL);
+}
+
 API nvmlDeviceOnSameBoard(const struct handle *one, const struct handle *two, i32 *answer) {
     u32 first, second;
     int status = enter_gpu(one, &first);

@@ -111,6 +111,10 @@ struct margin_temperature {
     i32 celsius;
 };
 
+struct addressing_mode {
+    u32 version, value;
+};
+
 struct sram_errors {
     u32 version;
     u64 aggregate_parity, aggregate_sec_ded, aggregate_corrected;

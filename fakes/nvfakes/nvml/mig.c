@@ -176,6 +176,19 @@ API nvmlDeviceGetGpuInstanceProfileInfoV(const struct handle *device, u32 profil
     return VERSION_MISMATCH;
 }
 
+API nvmlDeviceGetGpuInstanceProfileInfoByIdV(const struct handle *device, u32 profile_id, u32 *versioned) {
+    u32 gpu, item;
+    int status = enter_gpu(device, &gpu);
+    if (status != SUCCESS)
+        return status;
+    if (!versioned)
+        return INVALID_ARGUMENT;
+    status = find_profile(gpu, "id", profile_id, &item);
+    if (status != SUCCESS)
+        return status;
+    return nvmlDeviceGetGpuInstanceProfileInfoV(device, profile_number(gpu, item, "enum"), versioned);
+}
+
 /* The memory slices that existing GPU instances hold, one bit each. */
 static u32 taken_slices(u32 gpu) {
     u32 count = (u32)number_or(gpu_fact(gpu, "instances"), 0), taken = 0;
@@ -406,6 +419,25 @@ API nvmlGpuInstanceGetComputeInstanceRemainingCapacity(const struct handle *inst
         if (number_or(item_fact(gpu, "m", mig, "gi"), 99) == instance->instance)
             used += (u32)number_or(item_fact(gpu, "m", mig, "compute_slices"), 0);
     *count = used < whole ? (whole - used) / slices : 0;
+    return SUCCESS;
+}
+
+API nvmlGpuInstanceGetComputeInstancePossiblePlacements(const struct handle *instance, u32 profile,
+                                                        struct placement *out, u32 *count) {
+    u32 item, slices, found = 0;
+    int status = enter_instance(instance, count, &item);
+    if (status != SUCCESS)
+        return status;
+    u32 whole = instance_number(instance->gpu, item, "slices");
+    if (compute_size(profile, &slices) != SUCCESS || slices > whole)
+        return INVALID_ARGUMENT;
+    for (u32 start = 0; start + slices <= whole; start += slices, found++) {
+        if (out && found >= *count)
+            return INSUFFICIENT_SIZE;
+        if (out)
+            out[found] = (struct placement){start, slices};
+    }
+    *count = found;
     return SUCCESS;
 }
 
