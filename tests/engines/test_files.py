@@ -53,38 +53,41 @@ def test_new_files_and_directories_are_readable(tmp_path: Path) -> None:
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o755
 
 
+def configure_behind(mount: str, target: Path, config: Path, state: Path) -> "subprocess.CompletedProcess[str]":
+    """Configure docker in a mount namespace of its own where a script has changed something about a target; or skip."""
+    if shutil.which("unshare") is None:
+        pytest.skip("unshare (util-linux) is missing")
+    words = ["runtime", "configure", "--config", str(config), "--state-dir", str(state)]
+    script = f'{{ {mount}; }} || exit 77; exec "$@"'
+    command = ["sh", "-c", script, str(target), sys.executable, "-m", "nvinject", *words]
+    done = subprocess.run(
+        ["unshare", "--mount", "--map-root-user", *command], capture_output=True, text=True, check=False, timeout=60
+    )
+    if done.returncode == 77 or "unshare" in done.stderr:
+        pytest.skip(f"cannot make a mount here: {done.stderr.strip()}")
+    return done
+
+
 def test_a_file_that_is_a_mount_is_rewritten(tmp_path: Path) -> None:
     """In a container that was given just /etc/docker/daemon.json, the file is a mount and cannot be renamed over."""
     config = tmp_path / "daemon.json"
     config.write_text("{}\n")
-    if shutil.which("unshare") is None:
-        pytest.skip("unshare (util-linux) is missing")
-    words = ["runtime", "configure", "--config", str(config), "--state-dir", str(tmp_path / "state")]
-    script = 'mount --bind "$0" "$0" || exit 77; exec "$@"'
-    done = subprocess.run(
-        [
-            "unshare",
-            "--mount",
-            "--map-root-user",
-            "sh",
-            "-c",
-            script,
-            str(config),
-            sys.executable,
-            "-m",
-            "nvinject",
-            *words,
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    if done.returncode == 77 or "unshare" in done.stderr:
-        pytest.skip(f"cannot make a mount here: {done.stderr.strip()}")
+    done = configure_behind('mount --bind "$0" "$0"', config, config, tmp_path / "state")
     assert done.returncode == 0, done.stderr
     assert "nvidia" in config.read_text()
     assert names(tmp_path) == ["daemon.json", "state", *(f"state/{name}" for name in os.listdir(tmp_path / "state"))]
+
+
+def test_a_read_only_file_system(tmp_path: Path) -> None:
+    """As on systems whose /etc is an image; nothing is kept of the attempt."""
+    config = tmp_path / "etc" / "daemon.json"
+    config.parent.mkdir()
+    config.write_text("{}\n")
+    mount = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0"'
+    done = configure_behind(mount, config.parent, config, tmp_path / "state")
+    assert done.returncode == 6
+    assert "its file system is read-only" in done.stderr
+    assert names(tmp_path) == ["etc", "etc/daemon.json", "state"]
 
 
 def test_a_byte_order_mark_is_kept_apart(tmp_path: Path) -> None:
