@@ -14,6 +14,9 @@ from nvconform.image import PROBE_DIRECTORY
 CAPABILITIES = ("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_KILL", "CAP_SETGID", "CAP_SETUID", "CAP_MKNOD")
 CONTAINER_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
+# Ranges of a user namespace: first id inside, first id outside, how many.
+Identities = tuple[tuple[int, int, int], ...]
+
 # Prints the environment, then opens every node that could be a GPU's: with device rules in force an allowed node
 # without a driver behind it answers "No such device", a forbidden one "Operation not permitted".
 PROBE = """
@@ -32,16 +35,16 @@ def generate(
     *,
     hooks: Sequence[Mapping[str, Any]],
     cgroup: str,
-    identities: tuple[int, int] | None,
+    identities: Identities | None,
     devices: bool,
 ) -> dict[str, Any]:
     """Return config.json.
 
-    `identities` are (first host id, count) of a user namespace, or None for none. `devices` says whether the runtime
+    `identities` are the ranges of a user namespace, or None for none. `devices` says whether the runtime
     can set device rules here.
     """
     capabilities = [*CAPABILITIES, "CAP_SYS_ADMIN"] if container.privileged else list(CAPABILITIES)
-    single_identity = identities is not None and identities[1] == 1
+    single_identity = identities is not None and sum(size for _, _, size in identities) == 1
     spec: dict[str, Any] = {
         "ociVersion": "1.0.2",
         "process": {
@@ -65,10 +68,9 @@ def generate(
     if devices:
         spec["linux"]["cgroupsPath"] = cgroup
     if identities is not None:
-        first, count = identities
         spec["linux"]["namespaces"].append({"type": "user"})
-        for key in ("uidMappings", "gidMappings"):
-            spec["linux"][key] = [{"containerID": 0, "hostID": first, "size": count}]
+        ranges = [{"containerID": inside, "hostID": outside, "size": size} for inside, outside, size in identities]
+        spec["linux"] |= {"uidMappings": ranges, "gidMappings": ranges}
     return dict(merge_patch(spec, container.spec))
 
 

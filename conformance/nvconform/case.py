@@ -44,6 +44,7 @@ class Container:
     privileged: bool = False
     readonly: bool = False
     filesystem: Filesystem | None = None
+    identities: str = "range"
     spec: Mapping[str, Any] = field(default_factory=dict)
     stage: str = "prestart"
 
@@ -126,7 +127,10 @@ class Expectation:
 
 @dataclass(frozen=True)
 class Case:
-    """One situation and its verdict. `source` is the sentence that it enforces, `level` MUST or SHOULD."""
+    """One situation and its verdict. `source` is the sentence that it enforces, `level` MUST or SHOULD.
+
+    `features` are what an implementation must claim, `needs` what the test machine must be able to do.
+    """
 
     id: str
     title: str
@@ -137,6 +141,7 @@ class Case:
     differs: str = ""
     machine: str = "two-h100"
     lanes: tuple[str, ...] = ("root",)
+    features: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     container: Container = field(default_factory=Container)
     config: Any = None

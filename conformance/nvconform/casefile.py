@@ -1,108 +1,33 @@
 """Case files: reading and checking conformance/cases/**.yaml.
 
-Belongs here: the shape of a case file and its errors with file, line and key. Does not belong here: the meaning of the
-fields (case.py, expect.py). A file holds `defaults`, laid below each case, and a list of `cases`.
+Belongs here: reading, and errors with file, line and key. Does not belong here: the shape of a case file
+(case.schema.json) and the meaning of its fields (case.py, expect.py). A file holds `defaults`, laid below each case,
+and a list of `cases`.
 """
 
+import functools
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from nvconform.case import LANES, Case, build, environment
-from nvconform.shapes import (
-    Document,
-    DocumentError,
-    anything,
-    choice,
-    either,
-    flag,
-    integer,
-    list_of,
-    mapping_of,
-    record,
-    text,
-)
+from nvconform.case import Case, build, environment
+from nvconform.profiles import Profiles, load_profiles
+from nvconform.shapes import Document, DocumentError, from_schema
 
-CAPABILITIES = ("compat32", "compute", "display", "graphics", "ngx", "utility", "video")
-FAILURES = ("requirement", "usage", "input", "configuration", "request", "host", "container")
-DATA_FILES = ("sets.yaml",)
+SCHEMA_FILE = Path(__file__).parent / "case.schema.json"
+DATA_FILES = ("sets.yaml", "profiles.yaml")
 MACHINE_FOLDER = "machines"
 
-_TEXTS = list_of(text)
-_TEXT_MAPPING = mapping_of(text)
 
-CONTAINER = record(
-    {
-        "image": choice("deb", "rpm", "musl", "empty"),
-        "remove": _TEXTS,
-        "directories": _TEXTS,
-        "files": mapping_of(
-            either(text, record({"text": text, "mode": text, "megabytes": integer, "copy": text})),
-        ),
-        "libraries": _TEXT_MAPPING,
-        "links": _TEXT_MAPPING,
-        "fifos": _TEXTS,
-        "loader-cache": flag,
-        "env": either(mapping_of(text), _TEXTS),
-        "mounts": list_of(
-            record({"source": text, "destination": text, "type": text, "options": _TEXTS}, ("source", "destination"))
-        ),
-        "privileged": flag,
-        "readonly": flag,
-        "filesystem": record({"kilobytes": integer, "full": flag, "readonly": flag}),
-        "spec": mapping_of(anything),
-        "stage": choice("prestart", "createRuntime"),
-    }
-)
-INJECTED = record(
-    {
-        "gpus": list_of(integer),
-        "capabilities": list_of(choice(*CAPABILITIES)),
-        "mig": _TEXTS,
-        "mig-management": list_of(choice("config", "monitor")),
-        "imex": list_of(integer),
-        "library-directory": text,
-        "library32-directory": text,
-        "rules": flag,
-        "cache": flag,
-        "moved": _TEXT_MAPPING,
-        "also": record(
-            {
-                "mounts": _TEXT_MAPPING,
-                "nodes": _TEXT_MAPPING,
-                "links": _TEXT_MAPPING,
-                "cache": _TEXTS,
-                "rules": _TEXTS,
-                "files": _TEXTS,
-            }
-        ),
-        "without": record(dict.fromkeys(("mounts", "nodes", "links", "cache", "rules"), _TEXTS)),
-        "cache-first": _TEXT_MAPPING,
-        "contents": mapping_of(_TEXTS),
-        "says": _TEXTS,
-    }
-)
-REFUSED = record({"kind": choice(*FAILURES), "names": _TEXTS, "hides": _TEXTS})
-CASE_KEYS = {
-    "id": text,
-    "title": text,
-    "source": text,
-    "level": choice("MUST", "SHOULD"),
-    "observed": text,
-    "differs": text,
-    "machine": text,
-    "lanes": list_of(choice(*LANES)),
-    "needs": _TEXTS,
-    "container": CONTAINER,
-    "config": either(mapping_of(anything), text),
-    "engine": _TEXT_MAPPING,
-    "call": record({"stdin": text, "config": text, "bundle": choice("present", "missing", "file", "closed")}),
-    "expect": record({"injected": INJECTED, "refused": REFUSED, "untouched": flag, "says": _TEXTS}),
-}
-FILE = record(
-    {"defaults": record(CASE_KEYS), "cases": list_of(record(CASE_KEYS, ("id",)))},
-    ("cases",),
-)
+@functools.cache
+def load_schema() -> dict[str, Any]:
+    """Return the JSON schema of a case file."""
+    schema: dict[str, Any] = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
+    return schema
+
+
+FAILURES: tuple[str, ...] = tuple(load_schema()["$defs"]["refused"]["properties"]["kind"]["enum"])
 
 
 def case_files(directory: Path) -> list[Path]:
@@ -121,7 +46,8 @@ def load_file(path: Path) -> list[Case]:
     Raises: DocumentError.
     """
     document = Document(path)
-    document.check(FILE)
+    document.check(from_schema(load_schema(), load_schema()))
+    profiles = known_profiles()
     defaults = document.value.get("defaults", {})
     cases: list[Case] = []
     for index, own in enumerate(document.value["cases"]):
@@ -130,9 +56,12 @@ def load_file(path: Path) -> list[Case]:
         for key in ("title", "source", "expect"):
             if key not in merged:
                 raise document.error(place, f"the key {key} is missing")
-        outcomes = [key for key in ("injected", "refused", "untouched") if key in merged["expect"]]
-        if len(outcomes) != 1:
-            raise document.error((*place, "expect"), "needs exactly one of injected, refused and untouched")
+        family = own["id"].split("/", maxsplit=1)[0]
+        merged.setdefault("features", [family] if family in profiles.features else [])
+        for name in merged["features"]:
+            if name not in profiles.features:
+                known = ", ".join(sorted(profiles.features))
+                raise document.error((*place, "features"), f"no feature {name} in profiles.yaml; known are {known}")
         container = merged.get("container", {})
         if "env" in container:
             merged["container"] = {**container, "env": environment(container["env"])}
@@ -167,6 +96,12 @@ def load_sets() -> dict[str, Any]:
     """Return the tables of sets.yaml."""
     value: dict[str, Any] = Document(cases_directory() / "sets.yaml").value
     return value
+
+
+@functools.cache
+def known_profiles() -> Profiles:
+    """Return the features and profiles of profiles.yaml."""
+    return load_profiles(cases_directory() / "profiles.yaml")
 
 
 def machine_file(machine: str) -> str:

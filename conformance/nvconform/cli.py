@@ -1,22 +1,21 @@
-"""nvconform: list, check, show and run the conformance cases.
+"""nvconform: list, check, show and run the conformance cases, and report what came out.
 
 Belongs here: argv, words and exit codes. Does not belong here: anything that pytest's plug-in needs too (session.py,
-report.py). Exit codes: 0 all passed, 1 a case failed, 2 wrong usage or a file of the suite is wrong.
+report.py). Exit codes: 0 all passed, 1 a MUST failed, 2 wrong usage or a file of the suite is wrong.
 """
 
 import argparse
+import contextlib
 import json
 import sys
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from nvconform import implementations, report
+from nvconform import implementations, junit, matrix, page, report
 from nvconform.case import LANES, Case
-from nvconform.casefile import cases_directory, find, load_all, load_sets
-from nvconform.session import Session, SessionError
+from nvconform.casefile import SCHEMA_FILE, cases_directory, find, known_profiles, load_all, load_sets
 from nvconform.shapes import DocumentError
 
 DESCRIPTION = """\
@@ -27,8 +26,12 @@ examples:
   nvconform list -k mig                 the cases whose id contains "mig"
   nvconform show devices/all            one case, with where it stands
   nvconform run --lane rootless         everything that works as an ordinary user
-  nvconform run -k hostile --json out.json
+  nvconform run --profile core --report report
+                                        the core, as report/index.html, report.json and junit.xml
+  nvconform run --implementation nvinject-hook --implementation nvinject-jit --runtime runc --runtime crun
+  nvconform report one.json two.json    several results side by side
 """
+REPORT_FOLDER = Path("conformance/report")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -41,30 +44,55 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = options.add_subparsers(dest="command", required=True, metavar="COMMAND")
     listing = commands.add_parser("list", help="show which cases there are")
-    listing.add_argument("-k", dest="words", default="", metavar="TEXT", help="only ids that contain this")
+    _add_choice(listing)
     listing.add_argument("--json", action="store_true", help="as JSON")
     showing = commands.add_parser("show", help="show one case")
     showing.add_argument("case", metavar="CASE", help="its id")
     commands.add_parser("validate", help="check all case files; mistakes come with file, line and key")
-    running = commands.add_parser("run", help="run cases")
-    running.add_argument("-k", dest="words", default="", metavar="TEXT", help="only ids that contain this")
-    running.add_argument("--lane", action="append", choices=LANES, help="only this lane; may be given several times")
-    running.add_argument("--implementation", default=implementations.DEFAULT, help="name or adapter file")
-    running.add_argument("--runtime", default="runc", choices=("runc", "crun"), help="low-level runtime")
-    running.add_argument("--json", type=Path, metavar="FILE", help="write all results there")
+    commands.add_parser("schema", help="print the JSON schema of case files")
+    _add_run(commands.add_parser("run", help="run cases"))
+    reporting = commands.add_parser("report", help="make a report of results: JSON, JUnit and one HTML page")
+    reporting.add_argument("results", nargs="+", type=Path, metavar="FILE", help="what run --json wrote")
+    reporting.add_argument("--out", type=Path, default=REPORT_FOLDER, metavar="DIR", help="default: %(default)s")
     return options
+
+
+def _add_choice(options: argparse.ArgumentParser) -> None:
+    options.add_argument("-k", dest="words", default="", metavar="TEXT", help="only ids that contain this")
+    options.add_argument("--profile", choices=sorted(known_profiles().parts), default="", help="only these features")
+
+
+def _add_run(running: argparse.ArgumentParser) -> None:
+    _add_choice(running)
+    running.add_argument("--lane", action="append", choices=LANES, help="only this lane; may be given several times")
+    running.add_argument(
+        "--implementation",
+        action="append",
+        metavar="NAME",
+        help=f"name or adapter file; may be given several times (known: {', '.join(implementations.names())})",
+    )
+    running.add_argument(
+        "--runtime", action="append", choices=("runc", "crun"), help="low-level runtime; may be given several times"
+    )
+    running.add_argument(
+        "--cgroup", default="host", choices=("host", "v2"), help="cgroups as they are here, or v2 alone"
+    )
+    running.add_argument("--json", type=Path, metavar="FILE", help="write all results there")
+    running.add_argument("--report", type=Path, metavar="DIR", help="write JSON, JUnit and the HTML page there")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
-    chosen = parser().parse_args(arguments)
     commands: dict[str, Callable[[argparse.Namespace], int]] = {
         "list": list_cases,
         "show": show_case,
         "validate": validate_cases,
+        "schema": print_schema,
         "run": run_cases,
+        "report": report_results,
     }
     try:
+        chosen = parser().parse_args(arguments)
         return commands[chosen.command](chosen)
     except DocumentError as error:
         sys.stderr.write(f"nvconform: {error}\n")
@@ -80,8 +108,8 @@ def list_cases(chosen: argparse.Namespace) -> int:
     """Print id, lanes and title of the cases."""
     cases = _selected(chosen)
     if chosen.json:
-        rows = [{"id": case.id, "title": case.title, "lanes": case.lanes, "source": case.source} for case in cases]
-        sys.stdout.write(json.dumps(rows, indent=1) + "\n")
+        names = ("id", "title", "level", "features", "lanes", "source")
+        sys.stdout.write(json.dumps([{name: getattr(case, name) for name in names} for case in cases], indent=1) + "\n")
         return 0
     for case in cases:
         sys.stdout.write(f"{case.id:<44} {','.join(case.lanes):<22} {case.title}\n")
@@ -98,52 +126,95 @@ def show_case(chosen: argparse.Namespace) -> int:
 
 
 def validate_cases(chosen: argparse.Namespace) -> int:
-    """Check every case file."""
+    """Check every case file against the schema, and the adapters."""
     cases = load_all(chosen.cases)
     load_sets()
+    for name in implementations.names():
+        implementations.load(name)
     sys.stdout.write(f"{len(cases)} cases are well formed\n")
     return 0
 
 
+def print_schema(_: argparse.Namespace) -> int:
+    """Print the schema that case files are checked against; editors can use it too."""
+    sys.stdout.write(SCHEMA_FILE.read_text(encoding="utf-8"))
+    return 0
+
+
 def run_cases(chosen: argparse.Namespace) -> int:
-    """Run the chosen cases: lanes side by side, one after the other within a machine and lane."""
-    implementation = implementations.load(chosen.implementation)
-    groups: dict[tuple[str, str], list[Case]] = {}
-    for case in _selected(chosen):
-        for lane in case.lanes:
-            if not chosen.lane or lane in chosen.lane:
-                groups.setdefault((case.machine, lane), []).append(case)
-    sets = load_sets()
-
-    def run_group(group: tuple[tuple[str, str], list[Case]]) -> list[dict[str, Any]]:
-        (_, lane), cases = group
-        session = Session(implementation, sets, chosen.runtime)
-        try:
-            return [_run_one(session, case, lane) for case in cases]
-        finally:
-            session.close()
-
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        results = [result for part in pool.map(run_group, groups.items()) for result in part]
-    for line in report.table(results):
-        sys.stdout.write(f"{line}\n")
+    """Run the chosen cases, each with each implementation and runtime, and print the table."""
+    chosen_implementations = [implementations.load(name) for name in chosen.implementation or [implementations.DEFAULT]]
+    runtimes = chosen.runtime or ["runc"]
+    groups = matrix.arrange(_selected(chosen), chosen_implementations, runtimes, chosen.lane or (), chosen.cgroup)
+    with _progress(sum(len(group.cases) for group in groups)) as tell:
+        results = matrix.run(groups, load_sets(), tell)
+    several = len(chosen_implementations) * len(runtimes) > 1
+    for name, members in _columns(results).items():
+        sys.stdout.write(f"\n{name}\n" if several else "")
+        sys.stdout.write("".join(f"{line}\n" for line in report.table(members)))
+    names = ", ".join(implementation.name for implementation in chosen_implementations)
     if chosen.json:
-        report.write_json(chosen.json, implementation.name, results)
-    return 1 if any(result["status"] == "failed" for result in results) else 0
+        report.write_json(chosen.json, names, results)
+    if chosen.report:
+        _write_report(chosen.report, names, results, [report.environment(results)])
+    return 1 if any(report.verdict(result) == "failed" for result in results) else 0
 
 
-def _run_one(session: Session, case: Case, lane: str) -> dict[str, Any]:
-    try:
-        result = session.run(case, lane)
-    except SessionError as error:
-        result = {"id": case.id, "lane": lane, "status": "failed", "differences": [f"suite: {error}"], "seconds": 0.0}
-    if result["status"] == "failed":
-        sys.stdout.write(f"{report.explain(result)}\n")
-    return result
+def report_results(chosen: argparse.Namespace) -> int:
+    """Put the results of several files into one report."""
+    documents = [report.read_json(path) for path in chosen.results]
+    results = [result for document in documents for result in document["results"]]
+    names = ", ".join(dict.fromkeys(str(document.get("implementation", "")) for document in documents))
+    environments = [document.get("environment", {}) for document in documents]
+    _write_report(chosen.out, names, results, environments)
+    return 0
+
+
+def _write_report(
+    folder: Path, names: str, results: Sequence[Mapping[str, Any]], environments: Sequence[Mapping[str, str]]
+) -> None:
+    report.write_json(folder / "report.json", names, results)
+    (folder / "junit.xml").write_text(junit.render(results))
+    (folder / "index.html").write_text(page.render(results, environments, known_profiles()))
+    sys.stdout.write(f"report: {folder / 'index.html'}\n")
+
+
+def _columns(results: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """Return the results by implementation and runtime."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for result in results:
+        found.setdefault(f"{result['implementation']} / {result['runtime']}", []).append(result)
+    return found
+
+
+@contextlib.contextmanager
+def _progress(total: int) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """Yield a function that hears of each result: failures are told at once, a bar shows how far the run is."""
+    # Imported here: rich is not needed for the other commands.
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    failures = 0
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("no failures", total=total)
+
+        def tell(result: Mapping[str, Any]) -> None:
+            nonlocal failures
+            if result["status"] == "failed":
+                failures += 1
+                bar.console.print(report.explain(result), markup=False, highlight=False)
+            words = f"{failures} failed" if failures else "no failures"
+            bar.update(task, advance=1, description=f"{words}  {str(result['id'])[:36]:<36}")
+
+        yield tell
 
 
 def _selected(chosen: argparse.Namespace) -> list[Case]:
-    return [case for case in load_all(chosen.cases) if chosen.words in case.id]
+    profiles = known_profiles()
+    found = [case for case in load_all(chosen.cases) if chosen.words in case.id]
+    return [case for case in found if profiles.holds(chosen.profile, case.features)]
 
 
 def _set_fields(mapping: dict[str, Any]) -> dict[str, Any]:

@@ -152,7 +152,7 @@ def write_bundle(folder: Path, environment: tuple[str, ...], lane: str) -> Path:
         container,
         hooks=hooks(folder),
         cgroup=f"/nvinject-demo-{os.getpid()}",
-        identities=(0, 1) if rootless else None,
+        identities=((0, 0, 1),) if rootless else None,
         devices=not rootless,
     )
     (bundle / "config.json").write_text(json.dumps(document, indent=2))

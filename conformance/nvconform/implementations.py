@@ -4,16 +4,22 @@ Belongs here: their shape and where they are found. Does not belong here: callin
 for runtimes). `{python}`, `{prefix}` (a directory of the run), `{root}` (the machine's root), `{stage}` (the hook's
 stage) and `{runtime}` (the low-level runtime) are filled in. `differences` says what a container sees otherwise than
 the cases expect, each with its reason: mounts at or below a path (`nodes`: those of device nodes) look otherwise or are
-missing, in some lanes or some containers. `skips` are cases that are not about such an injector, by id.
+missing, in some lanes or some containers. `skips` are cases that are not about such an injector, by id. `requires` are
+programs without which it cannot be judged. `features` is what it claims (all without the key). `deviations` are cases
+that it is known to fail by design, pattern of ids -> reason; `original` says that the cases' `differs` is about it.
 """
 
+import fnmatch
+import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nvconform.case import LANES
+from nvconform.case import LANES, Case
 from nvconform.casefile import FAILURES
-from nvconform.shapes import Document, DocumentError, choice, integer, list_of, mapping_of, record, text
+from nvconform.profiles import unclaimed
+from nvconform.shapes import Document, DocumentError, choice, flag, integer, list_of, mapping_of, record, text
 
 # How an injector comes into a container's life.
 KINDS = ("hook", "runtime")
@@ -21,6 +27,8 @@ KINDS = ("hook", "runtime")
 CONDITIONS = (*LANES, "read-only")
 ADAPTERS = Path(__file__).parent / "adapters"
 DEFAULT = "nvinject-hook"
+# Debian keeps system programs where an ordinary user's PATH does not look.
+SEARCH_PATH = f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
 
 _SHAPE = record(
     {
@@ -38,6 +46,10 @@ _SHAPE = record(
             )
         ),
         "skips": mapping_of(text),
+        "requires": list_of(text),
+        "features": list_of(text),
+        "deviations": mapping_of(text),
+        "original": flag,
         "config-variable": text,
         "roots": mapping_of(mapping_of(text)),
         "exit-codes": record(dict.fromkeys(FAILURES, integer)),
@@ -57,6 +69,31 @@ class Implementation:
     lanes: tuple[str, ...]
     document: dict[str, Any]
 
+    def unavailable(self) -> str:
+        """Return why this implementation cannot be judged here, "" when it can."""
+        missing = [name for name in self.document.get("requires", ()) if shutil.which(name, path=SEARCH_PATH) is None]
+        return f"{self.name} needs {', '.join(missing)} on PATH" if missing else ""
+
+    def skips(self, case: Case, lane: str) -> str:
+        """Return why a case in a lane is not for this implementation, "" when it is."""
+        if lane not in self.lanes:
+            return f"{self.name} does not claim the lane {lane}"
+        claims = self.document.get("features")
+        reason = "" if claims is None else unclaimed(case.features, claims)
+        return reason or self.unavailable()
+
+    def deviation(self, case: Case) -> str:
+        """Return why this implementation is known to fail a case by design, "" when it is not."""
+        for pattern, reason in self.document.get("deviations", {}).items():
+            if fnmatch.fnmatchcase(case.id, pattern):
+                return str(reason)
+        return case.differs if self.document.get("original") else ""
+
+
+def names() -> list[str]:
+    """Return the implementations that come with the suite."""
+    return sorted(path.stem for path in ADAPTERS.glob("*.yaml"))
+
 
 def load(name: str) -> Implementation:
     """Return an implementation by the name of its adapter or by the path of an adapter file.
@@ -65,8 +102,9 @@ def load(name: str) -> Implementation:
     """
     path = Path(name) if name.endswith((".yaml", ".yml")) else ADAPTERS / f"{name}.yaml"
     if not path.exists():
-        known = ", ".join(sorted(entry.stem for entry in ADAPTERS.glob("*.yaml")))
-        raise DocumentError(f"no implementation {name}: known are {known}; a path to an adapter file works too")
+        raise DocumentError(
+            f"no implementation {name}: known are {', '.join(names())}; a path to an adapter file works too"
+        )
     document = Document(path)
     document.check(_SHAPE)
     value = document.value

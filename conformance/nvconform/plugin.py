@@ -12,7 +12,7 @@ import pytest
 
 from nvconform import implementations, report
 from nvconform.case import LANES, Case
-from nvconform.casefile import is_case_file, load_file, load_sets
+from nvconform.casefile import is_case_file, known_profiles, load_file, load_sets
 from nvconform.session import Session, SessionError
 
 RESULT_KEY = "nvconform_result"
@@ -28,6 +28,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--lane", action="append", choices=LANES, help="only this lane; may be given several times")
     group.addoption("--implementation", default=implementations.DEFAULT, help="name or adapter file of the injector")
     group.addoption("--runtime", default="runc", help="low-level runtime: runc or crun")
+    group.addoption("--cgroup", default="host", choices=("host", "v2"), help="cgroups as they are here, or v2 alone")
+    group.addoption("--profile", default="", choices=sorted(known_profiles().parts), help="only these features")
     group.addoption("--conformance-json", metavar="FILE", help="write all results as JSON")
 
 
@@ -45,7 +47,10 @@ class CaseFile(pytest.File):
     def collect(self) -> Iterator["CaseItem"]:
         """Yield an item for each case and lane."""
         wanted = self.config.getoption("--lane") or LANES
+        profile = self.config.getoption("--profile")
         for case in load_file(self.path):
+            if not known_profiles().holds(profile, case.features):
+                continue
             for lane in case.lanes:
                 if lane in wanted:
                     yield CaseItem.from_parent(self, name=f"{case.id}[{lane}]", case=case, lane=lane)
@@ -68,6 +73,8 @@ class CaseItem(pytest.Item):
         self.user_properties.append((RESULT_KEY, result))
         if result["status"] == "skipped":
             pytest.skip(str(result["reason"]))
+        if result["status"] == "deviates":
+            pytest.xfail(str(result["reason"]))
         if result["status"] == "failed":
             raise ConformanceFailureError(report.explain(result))
 
@@ -92,7 +99,8 @@ def _session(config: pytest.Config) -> Session:
     key = id(config)
     if key not in _SESSIONS:
         implementation = implementations.load(config.getoption("--implementation"))
-        _SESSIONS[key] = Session(implementation, load_sets(), config.getoption("--runtime"))
+        runtime, cgroup = config.getoption("--runtime"), config.getoption("--cgroup")
+        _SESSIONS[key] = Session(implementation, load_sets(), runtime, cgroup)
     return _SESSIONS[key]
 
 

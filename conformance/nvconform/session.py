@@ -43,18 +43,44 @@ class Unavailable(Exception):  # noqa: N818 - not a fault: the reason for a skip
 class Session:
     """Starts workers when they are needed and keeps them until `close`."""
 
-    def __init__(self, implementation: Implementation, sets: Mapping[str, Any], runtime: str = "runc") -> None:
-        """Keep what all workers need; nothing is started yet."""
+    def __init__(
+        self, implementation: Implementation, sets: Mapping[str, Any], runtime: str = "runc", cgroup: str = "host"
+    ) -> None:
+        """Keep what all workers need; nothing is started yet. `cgroup` is `host` (as it is here) or `v2`."""
         self.implementation = implementation
         self.sets = sets
         self.runtime = runtime
+        self.cgroup = cgroup
         self.workers: dict[tuple[str, str], WorkerProcess | Exception] = {}
         self._home: Path | None = None
 
     def run(self, case: Case, lane: str) -> dict[str, Any]:
-        """Run a case in a lane and return its result; a lane that cannot be had is a skip with the reason."""
-        if lane not in self.implementation.lanes:
-            return _skipped(case, lane, f"{self.implementation.name} does not claim the lane {lane}")
+        """Run a case in a lane and return its result; what is not claimed or possible is skipped, with why."""
+        reason = self.implementation.skips(case, lane)
+        result = _skipped(case, lane, reason) if reason else self._run(case, lane)
+        deviation = self.implementation.deviation(case)
+        if result["status"] == "failed" and deviation:
+            result |= {"status": "deviates", "reason": deviation}
+        return {**result, **self.describe(case, lane)}
+
+    def describe(self, case: Case, lane: str) -> dict[str, Any]:
+        """Return what a report has to know of a result: by whom, with what, and what the case is about."""
+        worker = self.workers.get((case.machine, lane))
+        hello = worker.hello if isinstance(worker, WorkerProcess) else {}
+        return {
+            "implementation": self.implementation.name,
+            "runtime": self.runtime,
+            "runtime-version": hello.get("runtime", ""),
+            "cgroup": self.cgroup,
+            "machine": case.machine,
+            "title": case.title,
+            "source": case.source,
+            "level": case.level,
+            "features": list(case.features),
+            "place": f"{Path(case.file).name}:{case.line}",
+        }
+
+    def _run(self, case: Case, lane: str) -> dict[str, Any]:
         try:
             worker = self._worker(case.machine, lane)
         except Unavailable as reason:
@@ -136,6 +162,7 @@ class WorkerProcess:
         settings = {
             "lane": lane,
             "runtime": session.runtime,
+            "cgroup": session.cgroup,
             "work": str(self.work),
             "busybox": busybox,
             "kernel_hook": [python, "-m", "nvfakes", "kernel-hook"],

@@ -14,9 +14,10 @@ from typing import Any
 
 from nvconform import observe
 from nvconform.features import Features
-from nvconform.runtimes import Runtime
+from nvconform.runtimes import Runtime, RuntimeUnavailableError
 
 HOOK_SECONDS = 20
+UNIFIED = "/sys/fs/cgroup"
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,22 @@ class Settings:
     ordinary_user: int
     implementation: dict[str, Any]
     sets: dict[str, Any]
+    cgroup: str = "host"
+
+
+def show_unified_cgroup(lane: str) -> None:
+    """Leave this mount namespace with cgroup v2 alone, as on a host that has nothing else.
+
+    Raises: RuntimeUnavailableError where the view cannot be changed.
+    """
+    if Path(UNIFIED, "cgroup.controllers").exists():
+        return
+    if lane == "rootless":
+        raise RuntimeUnavailableError("an ordinary user cannot change the view of cgroups")
+    for command in (["umount", "-R", UNIFIED], ["mount", "-t", "cgroup2", "cgroup2", UNIFIED]):
+        result = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        if result.returncode:
+            raise RuntimeUnavailableError(f"no view of cgroup v2 alone: {result.stderr.strip()}")
 
 
 class Setup:
@@ -56,6 +73,8 @@ class Setup:
         self.prefix = self.work / "prefix"
         self._install()
         self.runtime = Runtime(settings.runtime, self.work / "state", rootless=self.lane == "rootless")
+        if settings.cgroup == "v2":
+            show_unified_cgroup(self.lane)
         self.runtime.prepare_host()
         if self.is_runtime:
             # An injector that cannot read its configuration looks for runc: what it finds must be this runtime.

@@ -12,6 +12,8 @@ from typing import Any
 import yaml
 
 Place = tuple[str | int, ...]
+# The parser in C where PyYAML has it: reading all cases is a good part of a short run.
+_FAST_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 Checker = Callable[[Any, Place], None]
 
 
@@ -39,8 +41,9 @@ class Document:
         """
         self.path = path
         self.lines: dict[Place, int] = {}
+        self._scalars = yaml.constructor.SafeConstructor()
         try:
-            node = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+            node = _compose(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise DocumentError(f"{path}: cannot be read: {error.strerror}") from None
         except yaml.MarkedYAMLError as error:
@@ -55,7 +58,7 @@ class Document:
             return self._convert_mapping(node, place)
         if isinstance(node, yaml.SequenceNode):
             return [self._convert(item, (*place, index)) for index, item in enumerate(node.value)]
-        return yaml.SafeLoader("").construct_object(node)
+        return self._scalars.construct_object(node)
 
     def _convert_mapping(self, node: yaml.MappingNode, place: Place) -> dict[str, Any]:
         result: dict[str, Any] = {}
@@ -90,6 +93,16 @@ class Document:
             checker(self.value, ())
         except Mistake as mistake:
             raise self.error(mistake.place, mistake.message) from None
+
+
+def _compose(content: str) -> yaml.Node | None:
+    node: yaml.Node | None
+    try:
+        node = yaml.compose(content, Loader=_FAST_LOADER)
+    except yaml.MarkedYAMLError:
+        # Parsed again for the better place and words of the parser in Python.
+        node = yaml.compose(content, Loader=yaml.SafeLoader)
+    return node
 
 
 def text(value: Any, place: Place) -> None:
@@ -178,6 +191,97 @@ def record(keys: Mapping[str, Checker], required: tuple[str, ...] = ()) -> Check
         for key in required:
             if key not in value:
                 raise Mistake(place, f"the key {key} is missing")
+
+    return check
+
+
+def from_schema(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Checker:
+    """Return the checker that a JSON schema describes; `root` is the document that `$ref` refers to.
+
+    Understands what the suite's own schema uses and no more (see `unknown_keywords`).
+    """
+    checkers: list[Checker] = []
+    if "$ref" in schema:
+        checkers.append(_reference(str(schema["$ref"]), root))
+    checkers += [from_schema(part, root) for part in schema.get("allOf", ())]
+    if "anyOf" in schema:
+        checkers.append(either(*(from_schema(part, root) for part in schema["anyOf"])))
+    if "enum" in schema:
+        checkers.append(choice(*schema["enum"]))
+    if "type" in schema:
+        checkers.append(_typed(schema, root))
+    elif "required" in schema:
+        checkers.append(_required(tuple(schema["required"])))
+    if "oneOf" in schema:
+        checkers.append(_one_of([key for part in schema["oneOf"] for key in part["required"]]))
+
+    def check(value: Any, place: Place) -> None:
+        for checker in checkers:
+            checker(value, place)
+
+    return check
+
+
+def unknown_keywords(schema: Any) -> set[str]:
+    """Return the keywords of a JSON schema that `from_schema` would overlook."""
+    notes = {"$schema", "$defs", "title", "description"}
+    used = {
+        "$ref",
+        "allOf",
+        "anyOf",
+        "oneOf",
+        "enum",
+        "type",
+        "items",
+        "properties",
+        "additionalProperties",
+        "required",
+    }
+    if not isinstance(schema, Mapping):
+        return set()
+    found = set(schema) - notes - used
+    for key in ("allOf", "anyOf", "oneOf"):
+        found.update(*(unknown_keywords(part) for part in schema.get(key, ())))
+    for key in ("$defs", "properties"):
+        found.update(*(unknown_keywords(part) for part in schema.get(key, {}).values()))
+    return found.union(*(unknown_keywords(schema.get(key)) for key in ("items", "additionalProperties")))
+
+
+def _reference(name: str, root: Mapping[str, Any]) -> Checker:
+    target = root["$defs"][name.removeprefix("#/$defs/")]
+
+    # Looked at when it is needed: a definition may lead back to itself.
+    def check(value: Any, place: Place) -> None:
+        from_schema(target, root)(value, place)
+
+    return check
+
+
+def _typed(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Checker:
+    kind = schema["type"]
+    if kind == "array":
+        return list_of(from_schema(schema.get("items", {}), root))
+    if kind == "object" and "properties" in schema:
+        keys = {key: from_schema(part, root) for key, part in schema["properties"].items()}
+        return record(keys, tuple(schema.get("required", ())))
+    if kind == "object":
+        return mapping_of(from_schema(schema.get("additionalProperties", {}), root))
+    return {"string": text, "boolean": flag, "integer": integer}[kind]
+
+
+def _required(keys: tuple[str, ...]) -> Checker:
+    def check(value: Any, place: Place) -> None:
+        for key in keys:
+            if key not in value:
+                raise Mistake(place, f"the key {key} is missing")
+
+    return check
+
+
+def _one_of(keys: list[str]) -> Checker:
+    def check(value: Any, place: Place) -> None:
+        if len([key for key in keys if key in value]) != 1:
+            raise Mistake(place, f"needs exactly one of {', '.join(keys[:-1])} and {keys[-1]}")
 
     return check
 

@@ -19,7 +19,13 @@ from nvconform.image import Image
 from nvconform.setup import HOOK_SECONDS, Setup
 
 FIRST_USER_NAMESPACE_ID = 100000
-USER_NAMESPACE_SIZE = 65536
+USER_NAMESPACES: dict[str, bundle.Identities] = {
+    "range": ((0, FIRST_USER_NAMESPACE_ID, 65536),),
+    "single": ((0, FIRST_USER_NAMESPACE_ID, 1),),
+    "split": ((0, FIRST_USER_NAMESPACE_ID, 1000), (1000, 300000, 64536)),
+    "reordered": ((1, 300000, 1000), (0, FIRST_USER_NAMESPACE_ID, 1)),
+    "identity": ((0, 0, 65536),),
+}
 ENGINE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 UP = "/.." * 24
 # What lies outside of the root file system and must never change.
@@ -58,7 +64,8 @@ class Stage:
         self._mount_rootfs()
         Image(self.rootfs, self.names).build(self.case.container, self.setup.busybox)
         if self.setup.lane == "userns":
-            self._give_to(FIRST_USER_NAMESPACE_ID)
+            ranges = USER_NAMESPACES[self.case.container.identities]
+            self._give_to(next(outside for inside, outside, _ in ranges if inside == 0))
         filesystem = self.case.container.filesystem
         if filesystem is not None and filesystem.full:
             fill_up(self.rootfs)
@@ -142,11 +149,11 @@ class Stage:
         )
         (self.bundle / "config.json").write_text(json.dumps(spec))
 
-    def _identities(self) -> tuple[int, int] | None:
+    def _identities(self) -> bundle.Identities | None:
         if self.setup.lane == "userns":
-            return FIRST_USER_NAMESPACE_ID, USER_NAMESPACE_SIZE
+            return USER_NAMESPACES[self.case.container.identities]
         if self.setup.lane == "rootless":
-            return os.geteuid(), 1
+            return ((0, os.geteuid(), 1),)
         return None
 
     def _hooks(self) -> list[dict[str, Any]]:

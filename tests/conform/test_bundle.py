@@ -37,7 +37,7 @@ def test_merge_patches(target: Any, patch: Any, result: Any) -> None:
     assert bundle.merge_patch(target, patch) == result
 
 
-def spec(container: Container, identities: tuple[int, int] | None = None, *, devices: bool = True) -> dict[str, Any]:
+def spec(container: Container, identities: bundle.Identities | None = None, *, devices: bool = True) -> dict[str, Any]:
     return bundle.generate(container, hooks=[{"path": "/x"}], cgroup="/c", identities=identities, devices=devices)
 
 
@@ -51,7 +51,7 @@ def test_a_plain_container() -> None:
 
 
 def test_a_privileged_container_in_a_user_namespace() -> None:
-    made = spec(Container(privileged=True, stage="createRuntime"), (100000, 65536))
+    made = spec(Container(privileged=True, stage="createRuntime"), ((0, 100000, 65536),))
     assert "CAP_SYS_ADMIN" in made["process"]["capabilities"]["bounding"]
     assert made["linux"]["uidMappings"] == [{"containerID": 0, "hostID": 100000, "size": 65536}]
     assert {"type": "user"} in made["linux"]["namespaces"]
@@ -59,7 +59,7 @@ def test_a_privileged_container_in_a_user_namespace() -> None:
 
 
 def test_an_ordinary_users_container_has_no_device_rules_and_one_identity() -> None:
-    made = spec(Container(), (1000, 1), devices=False)
+    made = spec(Container(), ((0, 1000, 1),), devices=False)
     assert made["linux"]["resources"] == {}
     assert "cgroupsPath" not in made["linux"]
     assert "gid=5" not in made["mounts"][2]["options"]
