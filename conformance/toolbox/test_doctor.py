@@ -23,11 +23,20 @@ cc -shared -fPIC -Wl,-soname,libnvidia-ml.so.1 -o "$T/slow.so" "$T/slow.c"
 mount --bind "$T/slow.so" {library}
 printf '[nvinject]\\nnvml-timeout = 1\\n' >"$T/config.toml"
 """
+LIST = """\
+echo 'a *:* rwm' >"$group/devices.deny"
+echo 'c *:* m' >"$group/devices.allow"
+"""
+PROGRAM = """\
+$PYTHON -c 'import os, struct, sys
+from nvinject.linux import devicebpf
+program = devicebpf.load_program(struct.pack("<BBhiBBhi", 0xB7, 0, 0, {result}, 0x95, 0, 0, 0))
+devicebpf.attach_program(os.open(sys.argv[1], os.O_RDONLY), program, 0)' "$group"
+"""
+UNIFIED = "umount -R /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup\n"
 NODE_IN_CONTAINER = """\
 group={group}
 mkdir -p "$group"
-echo 'a *:* rwm' >"$group/devices.deny"
-echo 'c *:* m' >"$group/devices.allow"
 {rules}
 mkdir -p "$T/root/dev" "$T/root/bin"
 cp /bin/busybox "$T/root/bin/sleep"
@@ -251,10 +260,11 @@ def test_a_damaged_installation_is_found(own_bench: Bench, name: str, script: st
 
 
 ACCESS = [
-    ("container-device-denied", "", "/sys/fs/cgroup/devices/nvinject-$$"),
+    ("container-device-denied", LIST, "/sys/fs/cgroup/devices/nvinject-$$"),
     (
         "container-device-fleeting",
-        """echo 'c 195:* rwm' >"$group/devices.allow"
+        LIST
+        + """echo 'c 195:* rwm' >"$group/devices.allow"
         mount -t tmpfs none /run/systemd; unit=/run/systemd/transient/$(basename "$group").d
         mkdir -p "$unit"; printf '[Scope]\\nDeviceAllow=\\nDeviceAllow=/dev/char/1:3 rwm\\n' >"$unit/50-Devices.conf"
         """,
@@ -271,3 +281,15 @@ def test_a_container_that_may_not_open_its_gpu_is_found(bench: Bench, name: str,
     script = NODE_IN_CONTAINER.format(group=group, rules=rules)
     done = bench.run(f'{script}\nset +e\nnvinject doctor --json; kill $container; wait; rmdir "$group"', alone=True)
     assert [finding["name"] for finding in json.loads(done.stdout)["findings"]] == [name], done.stderr
+
+
+@pytest.mark.parametrize(("result", "names"), [(0, ["container-device-denied"]), (1, [])])
+def test_device_programs_are_read(bench: Bench, result: int, names: list[str]) -> None:
+    """Cgroup version 2 has no list; what its program says about the GPU is computed."""
+    group = "/sys/fs/cgroup/nvinject-$$"
+    tried = bench.run(f"{UNIFIED}group={group}; mkdir $group; {PROGRAM.format(result=0)} rmdir $group", alone=True)
+    if tried.returncode != 0:
+        pytest.skip(f"no device program can be loaded: {(tried.stderr.strip().splitlines() or ['it fails'])[-1]}")
+    script = UNIFIED + NODE_IN_CONTAINER.format(group=group, rules=PROGRAM.format(result=result))
+    done = bench.run(f'{script}\nset +e\nnvinject doctor --json; kill $container; wait; rmdir "$group"', alone=True)
+    assert [finding["name"] for finding in json.loads(done.stdout)["findings"]] == names, done.stderr

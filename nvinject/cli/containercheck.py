@@ -50,13 +50,13 @@ def check_container(name: str, policy: Policy, *, host_is_well: bool) -> list[Fi
     return [*check_request(request), *try_request(request, policy, host_is_well=host_is_well)]
 
 
-def find_config(name: str) -> str:
+def find_config(name: str, patterns: tuple[str, ...] = BUNDLES) -> str:
     """Return the config.json of a bundle, of a file, or of the container whose id begins so; raises UsageError."""
     if os.path.isdir(name):
         return os.path.join(name, "config.json")
     if os.path.exists(name):
         return name
-    found = [bundle for pattern in BUNDLES for bundle in match(pattern) if id_of(bundle).startswith(name)]
+    found = [bundle for pattern in patterns for bundle in match(pattern) if id_of(bundle).startswith(name)]
     found = [
         bundle for bundle in dict.fromkeys(map(os.path.realpath, found)) if os.path.exists(f"{bundle}/config.json")
     ]

@@ -61,10 +61,10 @@ KINDS = (
 )
 
 
-def find_engines(search_path: str) -> tuple[Engine, ...]:
+def find_engines(search_path: str, kinds: tuple[Kind, ...] = KINDS) -> tuple[Engine, ...]:
     """Return the engines of this host; `search_path` stands in where a daemon's PATH cannot be read."""
     found = []
-    for kind in KINDS:
+    for kind in kinds:
         files = [path for pattern in kind.files for path in expand(pattern)]
         pid = find_daemon(kind)
         if files or pid:
