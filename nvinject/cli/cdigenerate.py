@@ -286,8 +286,12 @@ def generate_gpus(settings: Settings) -> Generated:
     ids = tuple(name for name in settings.device_ids if name != "none") or ("none",)
     needs = planner.needs_nvml(ContainerRequest(devices=ids, capabilities=()))
     offered = () if needs or ids == ("none",) else naming.offers(ids, inventory.gpus)
+    notes: tuple[str, ...] = ()
     if needs or naming.needs_nvml(offered, settings.strategies):
         inventory = find_inventory(settings, nvml=True)
+        offered = naming.offers(ids, inventory.gpus)
+    elif ids == ("all",) and naming.might_be_empty(inventory.gpus):
+        inventory, notes = ask_about_modes(settings, inventory)
         offered = naming.offers(ids, inventory.gpus)
     devices = [
         DevicePlan(name=name, plan=plan_for(inventory, settings, (offer.token,)))
@@ -297,9 +301,20 @@ def generate_gpus(settings: Settings) -> Generated:
     common = plan_for(inventory, settings, ("none",))
     if "none" in settings.device_ids:
         devices.append(DevicePlan(name="none", plan=common, environment=EMPTY_DEVICE))
+    if not devices and any(gpu.mig_enabled for gpu in inventory.gpus):
+        raise HostError("every GPU is in MIG mode, and none has a MIG device", "make one with nvidia-smi mig -cgi")
     if not devices:
         raise HostError("there is no GPU to write a spec for", "look for NVRM in dmesg, and run nvidia-smi")
-    return finish(settings, common, tuple(devices), stamp_of(inventory), common.notes)
+    return finish(settings, common, tuple(devices), stamp_of(inventory), (*common.notes, *notes))
+
+
+def ask_about_modes(settings: Settings, inventory: Inventory) -> tuple[Inventory, tuple[str, ...]]:
+    """Return the inventory with what NVML knows; or as it was, with a note why NVML could not be asked."""
+    try:
+        return find_inventory(settings, nvml=True), ()
+    except HostError as error:
+        note = f"{error.message}; a GPU in MIG mode without a MIG device could not be told apart"
+        return inventory, (note,)
 
 
 def find_inventory(settings: Settings, *, nvml: bool) -> Inventory:

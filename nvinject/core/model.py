@@ -52,7 +52,8 @@ class Gpu(Record):
     `index` counts GPUs in PCI order, as NVML does; `minor` is N of /dev/nvidiaN; `bus_id` is the sysfs form
     (`0000:17:00.0`). `brand` and `architecture` are None until NVML was asked, `uuid` may be "" until then (the driver
     does not know it before a GPU's first use). Where `node` is None, `node_fault` says why. The display nodes are those
-    of /dev/dri, looked for only where the whole driver is asked for.
+    of /dev/dri, looked for only where the whole driver is asked for. `mig_enabled` is True only where NVML said so: a
+    GPU in that mode computes nothing until it has a MIG device.
     """
 
     index: int
@@ -67,6 +68,7 @@ class Gpu(Record):
     architecture: str | None = None
     mig_devices: tuple[MigDevice, ...] = ()
     mig_capable: bool = False
+    mig_enabled: bool = False
     display_nodes: tuple[DeviceNode, ...] = ()
     display_links: tuple[DisplayLink, ...] = ()
 

@@ -43,7 +43,7 @@ def offers(tokens: tuple[str, ...], gpus: tuple[Gpu, ...]) -> tuple[Offer, ...]:
 
 
 def _every_offer(chosen: Selection) -> list[Offer]:
-    whole = [Offer(gpu=gpu) for gpu in chosen.gpus if not gpu.mig_devices]
+    whole = [Offer(gpu=gpu) for gpu in chosen.gpus if not gpu.mig_devices and not gpu.mig_enabled]
     return whole + [Offer(gpu=gpu, mig=mig) for gpu in chosen.gpus for mig in gpu.mig_devices]
 
 
@@ -56,6 +56,11 @@ def _named_offers(chosen: Selection) -> list[Offer]:
 def needs_nvml(offered: tuple[Offer, ...], strategies: tuple[str, ...]) -> bool:
     """Tell whether a name depends on what only NVML knows: slices, and UUIDs of GPUs that were never used."""
     return any(offer.mig is not None or ("uuid" in strategies and not offer.gpu.uuid) for offer in offered)
+
+
+def might_be_empty(gpus: tuple[Gpu, ...]) -> bool:
+    """Tell whether a GPU could be in MIG mode without a MIG device, which only NVML knows: it is of no use then."""
+    return any(gpu.mig_capable and not gpu.mig_devices for gpu in gpus)
 
 
 def names(offer: Offer, strategies: tuple[str, ...]) -> tuple[str, ...]:

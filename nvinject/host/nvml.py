@@ -64,6 +64,7 @@ class NvmlGpu(Record):
     brand: int
     architecture: str
     mig_devices: tuple[NvmlMig, ...] = ()
+    mig_enabled: bool = False
 
 
 class NvmlAnswer(Record):
@@ -119,6 +120,7 @@ def _complete_gpu(gpu: Gpu, known: NvmlGpu) -> Gpu:
         brand=brand_name(known.brand),
         architecture=known.architecture or None,
         mig_devices=tuple(sorted(completed, key=lambda mig: (mig.index < 0, mig.index))),
+        mig_enabled=known.mig_enabled,
     )
 
 
@@ -142,6 +144,7 @@ def parse_answer(text: str, kernel_version: str, library: str) -> NvmlAnswer:
     lines = [line.split("\t") for line in text.splitlines()]
     versions = {line[0]: line[1] for line in lines if line[0] in {"driver", "cuda"}}
     slices = [line[1:] for line in lines if line[0] == "mig"]
+    enabled = {line[1] for line in lines if line[0] == "mig-mode"}
     found = [line[1:] for line in lines if line[0] == "gpu"]
     for line in lines:
         if line[0] == "failed":
@@ -164,6 +167,7 @@ def parse_answer(text: str, kernel_version: str, library: str) -> NvmlAnswer:
                     for parent, place, name, gi, ci in slices
                     if parent == index
                 ),
+                mig_enabled=index in enabled,
             )
             for index, minor, bus_id, uuid, brand, architecture in found
         ),
@@ -346,6 +350,8 @@ def _report_gpu(index: int) -> "Iterator[str]":
         "{}.{}".format(*capability) if capability else "",
     )
     current_mode, _ = _optional((0, 0), pynvml.nvmlDeviceGetMigMode, gpu)
+    if current_mode:
+        yield _line("mig-mode", index)
     slots = _optional(0, pynvml.nvmlDeviceGetMaxMigDeviceCount, gpu) if current_mode else 0
     for place in range(slots):
         mig = _optional(None, pynvml.nvmlDeviceGetMigDeviceHandleByIndex, gpu, place)

@@ -130,6 +130,34 @@ def test_generate_writes_one_file_a_device(host: Path, run: Run, tmp_path: Path)
 
 LINKS, COMPAT, CACHE = "create-symlinks", "enable-cuda-compat", "update-ldcache"
 NODES, PROFILE = "disable-device-node-modification", "update-application-profile"
+IDLE_MIG = """\
+driver: {version: 570.133.20, cuda: "12.8"}
+gpus:
+  - {model: h100, mig_mode: true}
+  - {model: h100}
+"""
+
+
+def test_generate_leaves_out_gpus_in_mig_mode_without_slices(run: Run, tmp_path: Path) -> None:
+    """Only NVML knows the mode; where it cannot be asked, the GPU is offered with a note."""
+    require_machines(tmp_path)
+    described = tmp_path / "idle.yaml"
+    described.write_text(IDLE_MIG)
+    host = tmp_path / "host"
+    write_machine(str(described), host)
+    code, out, err = run("generate", *options(host, "--device-name-strategy", "index"))
+    assert (code, names_of(out)) == (0, ["1", "all"]), err
+    assert names_of(run("generate", *options(host, "--device-name-strategy", "index", "--device", "0"))[1]) == [
+        "0",
+        "all",
+    ]
+    library = next(host.glob("usr/lib/*/libnvidia-ml.so.570*"))
+    library.write_bytes(library.read_bytes()[:64])
+    code, out, err = run("generate", *options(host, "--device-name-strategy", "index"))
+    assert (code, names_of(out)) == (0, ["0", "1", "all"]), err
+    assert "could not be told apart" in err
+
+
 HOOKS = [
     ((), [LINKS, COMPAT, CACHE, NODES, PROFILE]),
     (("--disable-hook", f"{COMPAT},{CACHE}"), [LINKS, NODES, PROFILE]),

@@ -3,7 +3,7 @@
 import pytest
 
 from nvinject.core.model import Gpu, MigDevice
-from nvinject.core.naming import Offer, names, needs_nvml, offers
+from nvinject.core.naming import Offer, might_be_empty, names, needs_nvml, offers
 from nvinject.errors import RequestError
 
 SLICES = tuple(
@@ -36,6 +36,15 @@ def test_a_device_that_is_not_there_is_refused() -> None:
     """The refusal is that of every other request."""
     with pytest.raises(RequestError, match="unknown device '7'"):
         offers(("7",), GPUS)
+
+
+def test_a_gpu_in_mig_mode_without_slices_is_not_offered_unasked() -> None:
+    """Nothing runs on it; by its name it can still be had."""
+    empty = WHOLE.replace(mig_capable=True, mig_enabled=True)
+    assert offers(("all",), (empty,)) == ()
+    assert [offer.token for offer in offers(("0",), (empty,))] == ["0"]
+    assert might_be_empty((empty,))
+    assert not might_be_empty((WHOLE, CUT))
 
 
 NAMES = [

@@ -42,6 +42,7 @@ ANSWER = NvmlAnswer(
                 NvmlMig(index=0, uuid="MIG-0", gpu_instance=2, compute_instance=0),
                 NvmlMig(index=2, uuid="MIG-2", gpu_instance=1, compute_instance=0),
             ),
+            mig_enabled=True,
         ),
         NvmlGpu(index=1, minor=1, bus_id="00000000:1B:00.0", uuid="GPU-1", brand=0, architecture="9.0"),
     ),
