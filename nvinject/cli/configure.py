@@ -135,16 +135,33 @@ def main(arguments: "list[str]", *, as_original: bool = False) -> int:
     if parsed.config_mode not in {"", "config-file", "config"}:
         raise UsageError(f"unknown --config-mode {parsed.config_mode}", "use config-file or oci-hook")
     options, notes = read_options(parsed)
-    history = find_history(parsed, parsed.runtime, options.config)
-    edit = undo_edit(history, parsed.runtime) if parsed.undo else plan_edit(parsed.runtime, options)
-    notes += edit.notes + perform(edit, history, parsed)
+
+    def plan() -> Edit:
+        return plan_edit(parsed.runtime, options)
+
+    edit, more = perform(plan, parsed, parsed.runtime, options.config)
+    notes += edit.notes + more
     report(edit.changes, notes, service_of(parsed.runtime, options), parsed, as_original=as_original)
     return 0
 
 
-def find_history(parsed: "argparse.Namespace", engine: str, config: str) -> undo.History:
-    """Return the record of what a configuration was."""
-    return undo.load_history(parsed.state_dir or undo.state_directory(os.environ), engine, config)
+def perform(
+    plan: "Callable[[], Edit]", parsed: "argparse.Namespace", engine: str, config: str
+) -> tuple[Edit, tuple[str, ...]]:
+    """Carry out a plan or the way back, unless it shall only be shown; returns the changes and notes."""
+    directory = parsed.state_dir or undo.state_directory(os.environ)
+    if parsed.dry_run:
+        return (undo_edit(undo.load_history(directory, engine, config), engine) if parsed.undo else plan()), ()
+    with undo.Lock(directory):
+        history = undo.load_history(directory, engine, config)
+        if not parsed.undo:
+            edit = plan()
+            return edit, configure(history, edit.changes)
+        edit = undo_edit(history, engine)
+        carry_out(edit.changes)
+        remove_directories(history.directories)
+        undo.save_history(history.replace(files=(), directories=()))
+        return edit, ()
 
 
 def undo_edit(history: undo.History, engine: str) -> Edit:
@@ -153,18 +170,6 @@ def undo_edit(history: undo.History, engine: str) -> Edit:
         return Edit(changes=(), notes=("nothing to undo: this command has not changed it",))
     changes, notes = undo.undo_changes(history, VALIDATORS[engine])
     return Edit(changes=changes, notes=notes)
-
-
-def perform(edit: Edit, history: undo.History, parsed: "argparse.Namespace") -> tuple[str, ...]:
-    """Make the changes, unless they shall only be shown; returns notes."""
-    if parsed.dry_run:
-        return ()
-    if not parsed.undo:
-        return configure(history, edit.changes)
-    carry_out(edit.changes)
-    remove_directories(history.directories)
-    undo.save_history(history.replace(files=(), directories=()))
-    return ()
 
 
 def configure(history: undo.History, changes: tuple[Change, ...]) -> tuple[str, ...]:
@@ -324,10 +329,8 @@ def write_hook(parsed: "argparse.Namespace") -> int:
         sys.stdout.write(ocihook.format_hook(program))
         return 0
     path = os.path.abspath(parsed.oci_hook_path)
-    history = find_history(parsed, HOOK_RECORD, path)
-    edit = undo_edit(history, HOOK_RECORD) if parsed.undo else ocihook.plan_edit(path, program)
-    notes = edit.notes + perform(edit, history, parsed)
-    report(edit.changes, notes, "", parsed)
+    edit, notes = perform(lambda: ocihook.plan_edit(path, program), parsed, HOOK_RECORD, path)
+    report(edit.changes, edit.notes + notes, "", parsed)
     return 0
 
 

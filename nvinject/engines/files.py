@@ -187,8 +187,11 @@ def _keep_attributes(place: str, descriptor: int) -> None:
     there = {name: os.getxattr(descriptor, name) for name in _attributes(descriptor)}
     for name in _attributes(place):
         value = os.getxattr(place, name)
-        if name not in _SIGNATURES and there.get(name) != value:
+        if name not in _SIGNATURES and there.pop(name, None) != value:
             os.setxattr(descriptor, name, value)
+    for name in there:
+        if name.startswith("system.posix_acl_"):  # inherited from the directory's default, which the old file has not
+            os.removexattr(descriptor, name)
 
 
 def _attributes(target: "str | int") -> list[str]:

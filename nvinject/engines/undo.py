@@ -7,7 +7,7 @@ configuration file.
 
 import os
 
-from nvinject.engines.files import Change, make_directories, read_content
+from nvinject.engines.files import Change, make_directories, read_content, remove_directories
 from nvinject.errors import ConfigurationError, HostError
 from nvinject.record import Record
 
@@ -42,6 +42,39 @@ def state_directory(environ: "dict[str, str] | os._Environ[str]") -> str:
         return STATE_DIRECTORY
     home = environ.get("XDG_STATE_HOME") or os.path.join(environ.get("HOME", "/"), ".local", "state")
     return os.path.join(home, "nvinject", "configure")
+
+
+class Lock:
+    """Keeps two calls of the command apart, so that each knows the other's record; for use with `with`.
+
+    It is the state directory that is locked, made if need be and removed again if it is empty in the end. Where it
+    cannot be made there is no lock, and no record either: save_history says so when one is needed.
+    """
+
+    __slots__ = ("_descriptor", "_made", "_path")
+
+    def __init__(self, path: str) -> None:
+        """Remember the state directory."""
+        self._path = path
+        self._descriptor = -1
+        self._made: tuple[str, ...] = ()
+
+    def __enter__(self) -> None:
+        """Wait for the lock."""
+        import fcntl
+
+        try:
+            self._made = tuple(make_directories(self._path))
+            self._descriptor = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            return
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+
+    def __exit__(self, *_: object) -> None:
+        """Give the lock back."""
+        if self._descriptor >= 0:
+            remove_directories(self._made)
+            os.close(self._descriptor)
 
 
 def load_history(directory: str, engine: str, config: str) -> History:

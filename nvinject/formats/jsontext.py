@@ -65,7 +65,10 @@ def set_member(text: str, path: "Path", value: "Any") -> str:
         return _set(text + "{}", len(text), path, value) + "\n"
     parse(text)
     start = len(text) - len(text.lstrip(_BLANK))
-    return _set(text, start, path, value)
+    try:
+        return _set(text, start, path, value)
+    except RecursionError:  # our frames are not quite the parser's
+        raise JSONError("The document is nested too deeply") from None
 
 
 def _set(text: str, at: int, path: "Path", value: "Any") -> str:

@@ -97,7 +97,10 @@ def newline_of(text: str) -> str:
 
 def scan(text: str) -> tuple[Statement, ...]:
     """Return the statements of a valid document in order; for an invalid one the result means nothing."""
-    return tuple(_Scanner(text).statements())
+    try:
+        return tuple(_Scanner(text).statements())
+    except RecursionError as error:  # our frames are not quite the parser's
+        raise EditError("nested too deeply") from error
 
 
 class _Scanner:

@@ -87,7 +87,7 @@ def test_a_read_only_file_system(tmp_path: Path) -> None:
     done = configure_behind(mount, config.parent, config, tmp_path / "state")
     assert done.returncode == 6
     assert "its file system is read-only" in done.stderr
-    assert names(tmp_path) == ["etc", "etc/daemon.json", "state"]
+    assert names(tmp_path) == ["etc", "etc/daemon.json"]
 
 
 def test_a_byte_order_mark_is_kept_apart(tmp_path: Path) -> None:

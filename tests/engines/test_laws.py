@@ -3,6 +3,9 @@
 import contextlib
 import json
 import os
+import struct
+import subprocess
+import sys
 import tempfile
 import tomllib
 from pathlib import Path
@@ -215,6 +218,20 @@ def test_owner_mode_and_attributes_stay(tmp_path: Path) -> None:
         assert {name: os.getxattr(done.config, name) for name in os.listxattr(done.config)} == attributes
 
 
+def test_an_inherited_acl_is_not_added(tmp_path: Path) -> None:
+    """A directory's default ACL goes to new files; the old one had none."""
+    done = Configured(tmp_path, "docker", "{}")
+    # version 2; user::rwx, user:1234:rwx, group::r-x, mask::rwx, other::r-x (linux/posix_acl_xattr.h)
+    entries = [(0x01, 7, -1), (0x02, 7, 1234), (0x04, 5, -1), (0x10, 7, -1), (0x20, 5, -1)]
+    packed = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
+    try:
+        os.setxattr(tmp_path, "system.posix_acl_default", packed)
+    except OSError as error:
+        pytest.skip(f"no access control lists here: {error.strerror}")
+    assert done.run() == 0
+    assert "system.posix_acl_access" not in os.listxattr(done.config)
+
+
 @pytest.mark.parametrize("what", ["directory", "fifo"])
 def test_what_is_no_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], what: str) -> None:
     done = Configured(tmp_path, "docker")
@@ -234,6 +251,27 @@ def test_a_state_directory_that_cannot_be_written_stops_everything(
     assert done.run() == 6
     assert done.config.read_text() == "{}"
     assert "--state-dir" in capsys.readouterr().err
+
+
+def test_many_at_once(tmp_path: Path) -> None:
+    """As from several pods of one node: each finds what the others have done, and all of it can be undone."""
+    config = tmp_path / "daemon.json"
+    config.write_text('{\n  "debug": true\n}\n')
+    command = [sys.executable, "-m", "nvinject", "runtime", "configure", "--config", str(config)]
+    command += ["--state-dir", str(tmp_path / "state"), "--nvidia-runtime-name"]
+    with contextlib.ExitStack() as stack:
+        started = [
+            stack.enter_context(
+                subprocess.Popen([*command, f"gpu{number}"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+            )
+            for number in range(6)
+        ]
+        said = [process.communicate(timeout=60)[1] for process in started]
+    assert [process.returncode for process in started] == [0] * 6, said
+    assert set(json.loads(config.read_text())["runtimes"]) == {f"gpu{number}" for number in range(6)}
+    done = Configured(tmp_path, "docker")
+    assert done.run("--undo") == 0
+    assert config.read_text() == '{\n  "debug": true\n}\n'
 
 
 def test_undo_without_a_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
