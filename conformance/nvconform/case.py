@@ -50,6 +50,23 @@ class Container:
 
 
 @dataclass(frozen=True)
+class Driver:
+    """The driver's files in a folder of their own, laid out as some distributions do, instead of where the machine is.
+
+    `root` is the name of that folder (the configuration leads to it), the other paths are below it. `loader_cache` is
+    `missing`, `useless` (it knows nothing of the driver) or `made` by ldconfig. `nodes`: it has a /dev of its own.
+    """
+
+    root: str = "/run/nvidia/driver"
+    libraries: str = "/usr/lib/x86_64-linux-gnu"
+    programs: str = "/usr/bin"
+    firmware: str = "/lib/firmware"
+    loader_cache: str = "missing"
+    links: Mapping[str, str] = field(default_factory=dict)
+    nodes: bool = False
+
+
+@dataclass(frozen=True)
 class Call:
     """The injector called directly with `stdin`, without a runtime; `bundle` says what there is for config.json."""
 
@@ -144,6 +161,7 @@ class Case:
     features: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     container: Container = field(default_factory=Container)
+    driver: Driver | None = None
     config: Any = None
     engine: Mapping[str, str] = field(default_factory=dict)
     call: Call | None = None
@@ -162,7 +180,7 @@ def build(kind: type[Value], mapping: Mapping[str, Any]) -> Value:
 
 
 _NESTED: dict[str, type[Any]] = {
-    item.__name__: item for item in (Filesystem, Container, Call, More, Less, Injected, Refused, Expectation)
+    item.__name__: item for item in (Filesystem, Container, Driver, Call, More, Less, Injected, Refused, Expectation)
 }
 
 

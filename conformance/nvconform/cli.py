@@ -204,7 +204,7 @@ def _progress(total: int) -> Iterator[Callable[[Mapping[str, Any]], None]]:
             nonlocal failures
             if result["status"] == "failed":
                 failures += 1
-                bar.console.print(report.explain(result), markup=False, highlight=False)
+                bar.console.print(report.explain(result), markup=False, highlight=False, soft_wrap=True)
             words = f"{failures} failed" if failures else "no failures"
             bar.update(task, advance=1, description=f"{words}  {str(result['id'])[:36]:<36}")
 

@@ -133,7 +133,7 @@ class Expander:
         for entry in self._capabilities():
             paths = [("binary", f"/usr/bin/{name}") for name in entry.get("binaries", ()) if name not in self.lacking]
             paths += [("socket", path) for path in entry.get("sockets", ()) if path not in self.lacking]
-            paths += [("configuration", path) for path in entry.get("configuration", ())]
+            paths += [("configuration", path) for path in entry.get("configuration", ()) if path not in self.lacking]
             for kind, path in paths:
                 self._add_mount(kind, path)
         for name in self.machine.get("firmware", ()):

@@ -70,6 +70,10 @@ class Inside:
 
     def _possible_sources(self, path: str) -> Iterator[Path]:
         folder, _, name = path.rpartition("/")
+        if self.stage.driver_root is not None:
+            yield from self.stage.driver_root.named(name)
+            if not path.startswith(("/dev/", "/proc/")):
+                return
         for place in (folder, *self.setup.sets["source-directories"]):
             inside = place.replace("<driver>", self.stage.names["driver"]).lstrip("/")
             yield self.setup.machine_root / inside / name

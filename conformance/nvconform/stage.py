@@ -15,6 +15,7 @@ from typing import Any
 
 from nvconform import bundle, observe
 from nvconform.case import Case
+from nvconform.driverroot import DriverRoot
 from nvconform.image import Image
 from nvconform.setup import HOOK_SECONDS, Setup
 
@@ -47,6 +48,9 @@ class Stage:
         self.outside = directory / "outside"
         self.config_file = directory / "config.toml"
         self.mounted = False
+        self.driver_root = (
+            None if case.driver is None else DriverRoot(directory / "host", case.driver, setup.machine_root, setup.sets)
+        )
         self.names = {
             "outside": f"{UP}{self.outside}",
             "outside-absolute": str(self.outside),
@@ -71,6 +75,8 @@ class Stage:
             fill_up(self.rootfs)
         if filesystem is not None and filesystem.readonly:
             run_checked("mount", "-o", "remount,ro", str(self.rootfs))
+        if self.driver_root is not None:
+            self.driver_root.build()
         self._write_config()
         self._write_bundle()
 
@@ -137,6 +143,8 @@ class Stage:
             self.config_file.write_text(config)
         else:
             below = overlay(self.setup.roots(), self.setup.configuration())
+            if self.driver_root is not None:
+                below = overlay(below, {"nvidia-container-cli": {"root": str(self.driver_root.path)}})
             self.config_file.write_text(bundle.to_toml(overlay(below, config or {})))
 
     def _write_bundle(self) -> None:
