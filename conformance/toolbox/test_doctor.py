@@ -11,6 +11,12 @@ LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 DOCKER = "mkdir -p /etc/docker\n"
 DAEMON = 'cp "$(command -v sleep)" "$T/{name}"; "$T/{name}" 100 & echo $! >/run/{pid}\n'
 SPEC = "mkdir -p /etc/cdi; nvinject cdi generate --output /etc/cdi/nvidia.yaml 2>/dev/null\n"
+UNSAFE = """\
+$PYTHON -c 'import sys, yaml
+spec = yaml.safe_load(open(sys.argv[1]))
+for hook in spec["containerEdits"]["hooks"]: hook.pop("env", None)
+open(sys.argv[1], "w").write(yaml.safe_dump(spec))' /etc/cdi/nvidia.yaml
+"""
 BUNDLE = """\
 mkdir -p "$T/bundle/rootfs"
 cat >"$T/bundle/config.json" <<'END'
@@ -105,6 +111,7 @@ MACHINE = [
         severity="warning",
     ),
     Fault("nvml-fails", f'echo junk >"$T/junk"; mount --bind "$T/junk" {LIBRARIES}/libnvidia-ml.so.570.133.20'),
+    Fault("gpu-lost", machine="driver: {}\ngpus: [{model: h100}, {model: h100, answers: {lost: true}}]"),
     Fault("nvml-slow", SLOW.format(library=f"{LIBRARIES}/libnvidia-ml.so.570.133.20")),
 ]
 
@@ -151,6 +158,7 @@ SERVICES = [
         "cdi-hook-broken",
         SPEC + "sed -i 's,path: .*/nvidia-cdi-hook,path: /nowhere/nvidia-cdi-hook,' /etc/cdi/nvidia.yaml",
     ),
+    Fault("cdi-hook-unsafe", SPEC + UNSAFE),
     Fault("cdi-directory", "mkdir -p /etc/cdi; touch /etc/cdi/nvidia.yml", severity="warning"),
     Fault("cdi-spec-missing", """printf '[nvidia-container-runtime]\\nmode = "cdi"\\n' >"$T/config.toml" """),
 ]
@@ -159,6 +167,7 @@ CONTAINERS = [
     container("asks-for-nothing", severity="note"),
     container("device-unknown", "NVIDIA_VISIBLE_DEVICES=7"),
     container("request-refused", "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_MIG_CONFIG_DEVICES=all"),
+    container("request-refused", "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_IMEX_CHANNELS=5"),
     container("request-malformed", "NVIDIA_VISIBLE_DEVICES=all", "BROKEN"),
     container("request-partly-ignored", "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_IMEX_CHANNELS=all", severity="warning"),
     container(
