@@ -160,6 +160,10 @@ SERVICES = [
     ),
     Fault("cdi-hook-unsafe", SPEC + UNSAFE),
     Fault("cdi-directory", "mkdir -p /etc/cdi; touch /etc/cdi/nvidia.yml", severity="warning"),
+    Fault(
+        "cdi-spec-missing",
+        "mkdir -p /etc/containerd; printf '[plugins.cri]\\nenable_cdi = true\\n' >/etc/containerd/config.toml",
+    ),
     Fault("cdi-spec-missing", """printf '[nvidia-container-runtime]\\nmode = "cdi"\\n' >"$T/config.toml" """),
 ]
 

@@ -87,11 +87,11 @@ def examine_all(
             configuration_error=error, configuration_warnings=warnings, configuration_path=options.config
         )
         findings += servicediagnosis.judge_installation(found)
+    engines = servicecheck.list_engines() if {"engine", "cdi"} & set(wanted) else ()
     if "engine" in wanted:
-        for engine in servicecheck.list_engines():
-            findings += servicediagnosis.judge_engine(engine)
+        findings += [finding for engine in engines for finding in servicediagnosis.judge_engine(engine)]
     if "cdi" in wanted:
-        findings += servicediagnosis.judge_specs(servicecheck.find_spec_faults(policy))
+        findings += servicediagnosis.judge_specs(servicecheck.find_spec_faults(policy, engines))
     if "cgroup" in wanted:
         findings += find_access(machine, policy)
     if options.container:

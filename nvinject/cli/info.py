@@ -103,21 +103,28 @@ def find_everything(policy: Policy) -> "tuple[Inventory, tuple[str, ...]]":
     from nvinject.cli.discovery import search_path
     from nvinject.host.inventory import discover
 
-    def look(*, nvml: bool) -> Inventory:
+    def look(*, nvml: bool, mig_management: bool) -> Inventory:
         return discover(
             policy,
             DRIVER_CAPABILITIES,
             environ_path=search_path(os.environ),
             nvml=nvml,
-            mig_management=True,
+            mig_management=mig_management,
             mps_directory=os.environ.get("CUDA_MPS_PIPE_DIRECTORY", ""),
         )
 
-    inventory = look(nvml=False)
+    notes: tuple[str, ...] = ()
     try:
-        return look(nvml=True), ()
+        inventory = look(nvml=False, mig_management=True)
     except HostError as error:
-        return inventory, (f"NVML was not asked: {error}",)
+        if not isinstance(error.__cause__, PermissionError):
+            raise
+        inventory = look(nvml=False, mig_management=False)
+        notes = (f"MIG management was left out: {error.message}",)
+    try:
+        return look(nvml=True, mig_management=not notes), notes
+    except HostError as error:
+        return inventory, (*notes, f"NVML was not asked: {error}")
 
 
 def find_evidence(roots: Roots, inventory: Inventory) -> tuple[Evidence, ...]:

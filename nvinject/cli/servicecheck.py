@@ -81,7 +81,7 @@ def list_engines() -> tuple[Engine, ...]:
     return find_engines(search_path(os.environ))
 
 
-def find_spec_faults(policy: Policy) -> tuple[SpecFault, ...]:
+def find_spec_faults(policy: Policy, engines: tuple[Engine, ...] = ()) -> tuple[SpecFault, ...]:
     """Return what is wrong with the CDI specs that engines read."""
     registry = read_registry(policy.cdi_spec_dirs)
     found = [SpecFault(path="", kind="directory", problem=problem, is_warning=True) for problem in registry.problems]
@@ -93,7 +93,7 @@ def find_spec_faults(policy: Policy) -> tuple[SpecFault, ...]:
         problem = f"{' and '.join(paths)} define {name} with the same priority"
         remedy = f"rm {paths[-1]} (or the other one)"
         found.append(SpecFault(path="", kind="conflict", problem=problem, remedy=remedy))
-    found += find_absence(policy, registry)
+    found += find_absence(policy, registry, tuple(engine.name for engine in engines if engine.serves == "cdi"))
     return without_consequences(tuple(found))
 
 
@@ -126,18 +126,20 @@ def _fault(kind: str, finding: Finding) -> SpecFault:
     )
 
 
-def find_absence(policy: Policy, registry: Registry) -> list[SpecFault]:
-    """Return whether specs are needed and there is none of ours."""
-    if policy.mode != "cdi" or any(name.startswith(f"{policy.cdi_default_kind}=") for name in registry.devices()):
+def find_absence(policy: Policy, registry: Registry, engines: tuple[str, ...]) -> list[SpecFault]:
+    """Return whether specs are needed and there is none of ours; `engines` have no other way to give GPUs."""
+    if any(name.startswith(f"{policy.cdi_default_kind}=") for name in registry.devices()) or registry.rejected():
         return []
-    if registry.rejected():
+    users = ["nvidia-container-runtime.mode is cdi"] if policy.mode == "cdi" else []
+    users += [f"{engine} gives GPUs by CDI alone" for engine in engines]
+    if not users:
         return []
-    problem = f"nvidia-container-runtime.mode is cdi, but no spec in {', '.join(policy.cdi_spec_dirs)} has devices "
+    problem = f"{' and '.join(users)}, but no spec in {', '.join(policy.cdi_spec_dirs)} has devices"
     return [
         SpecFault(
             path="",
             kind="absent",
-            problem=f"{problem}of kind {policy.cdi_default_kind}",
+            problem=f"{problem} of kind {policy.cdi_default_kind}",
             remedy="nvinject cdi generate --output /etc/cdi/nvidia.yaml",
         )
     ]

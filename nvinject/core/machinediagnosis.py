@@ -329,6 +329,10 @@ def judge_nvml(machine: Machine) -> list[Finding]:
     """Return what NVML does not do."""
     state = machine.nvml
     assert state is not None
+    # A node that cannot be opened has a finding of its own, and NVML opens them all.
+    closed = any(node.kind or node.mode & node.wanted_mode != node.wanted_mode for node in machine.nodes)
+    if state.error and closed and not state.timed_out:
+        return []
     if state.error:
         return [
             Finding(
@@ -352,8 +356,7 @@ def judge_nvml(machine: Machine) -> list[Finding]:
         for lost in state.lost
     ]
     unseen = [bus_id for bus_id in machine.shown if bus_id not in state.gpus]
-    # A GPU whose node cannot be opened is not shown by NVML; the node has its own finding.
-    if unseen and not state.lost and not any(node.kind for node in machine.nodes):
+    if unseen and not state.lost and not closed:
         findings.append(
             Finding(
                 name="gpu-unseen",

@@ -6,6 +6,7 @@ Belongs here: reading /proc and sysfs for that. Does not belong here: which node
 from nvinject.core.model import DeviceNode
 from nvinject.core.nodesetup import CapabilityFile, HostNodes, NodeRules
 from nvinject.core.policy import Roots
+from nvinject.errors import HostError
 from nvinject.formats import nvproc
 from nvinject.host.driver import DRIVER_DIRECTORY, read_majors, read_parsed
 from nvinject.host.gpus import CAPABILITIES, GPU_DIRECTORY
@@ -64,7 +65,7 @@ def find_capability_files(proc: Root, directory: str = CAPABILITIES, depth: int 
     for name in proc.list_directory(directory):
         path = f"{directory}/{name}"
         if name in {"access", "config", "monitor"}:
-            capability = read_parsed(proc, path, nvproc.parse_capability)
+            capability = read_capability(proc, path)
             if capability is not None:
                 found.append(
                     CapabilityFile(
@@ -74,6 +75,16 @@ def find_capability_files(proc: Root, directory: str = CAPABILITIES, depth: int 
         elif depth < DEEPEST:
             found += find_capability_files(proc, path, depth + 1)
     return found
+
+
+def read_capability(proc: Root, path: str) -> nvproc.Capability | None:
+    """Return what a capability's file says, None where there is none or this user may not know (MIG configuration)."""
+    try:
+        return read_parsed(proc, path, nvproc.parse_capability)
+    except HostError as error:
+        if isinstance(error.__cause__, PermissionError):
+            return None
+        raise
 
 
 def find_existing_nodes(dev: Root) -> tuple[DeviceNode, ...]:

@@ -85,6 +85,12 @@ def test_a_missing_node_explains_what_nvml_does_not_show() -> None:
     assert [finding.name for finding in judge(machine)] == ["node-missing"]
 
 
+def test_a_closed_node_explains_what_nvml_cannot_do() -> None:
+    """It opens them as this user."""
+    machine = HEALTHY.replace(nodes=(NODE.replace(mode=0o600),), nvml=NvmlState(error="Insufficient Permissions"))
+    assert [finding.name for finding in judge(machine)] == ["node-permissions"]
+
+
 def test_what_rests_on_a_missing_driver_is_not_judged() -> None:
     """So that nobody reads `nothing wrong` about it."""
     assert judged_layers(HEALTHY) == ("bus", "module", "versions", "nodes", "nvml", "cgroup")
