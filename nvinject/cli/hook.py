@@ -2,8 +2,8 @@
 
 Belongs here: the command line, the container's description, and leaving early. Does not belong here: what is done for a
 container that asks for GPUs (injection.py). One that asks for none leaves before configuration, driver or NVML are
-looked at (design.md, decision 7), and before their modules are imported; that is why there is posix here in place of
-os, whose import takes a sixth of the interpreter's own start.
+looked at, and before their modules are imported; that is why there is posix here in place of os, whose import takes a
+sixth of the interpreter's own start.
 """
 
 import posix

@@ -62,7 +62,7 @@ def serve(
 
 
 def check_mode(policy: "Policy") -> None:
-    """Refuse where the node's configuration says that containers get GPUs in another way (request.md, section 5)."""
+    """Refuse where the node's configuration says that containers get GPUs in another way."""
     if policy.mode in {"auto", "legacy"} or policy.skip_mode_detection:
         return
     raise RequestError(
@@ -92,6 +92,8 @@ def inject_request(
     plan = planner.plan(inventory, request, policy, layout)
     for note in plan.notes:
         log.write(f"note: {note}")
-    for warning in apply(plan, container, no_cgroups=policy.no_cgroups, log=log.write if log.is_kept else None):
+    steps = log.write if log.is_kept else None
+    # This is a hook's last work: from here on the process may be in the container's mount namespace.
+    for warning in apply(plan, container, no_cgroups=policy.no_cgroups, log=steps, ends_here=True):
         log.warn(warning)
     log.write("done")

@@ -2,7 +2,7 @@
 
 Belongs here: the launcher's text, byte-compiling, the links that engines look for. Does not belong here: engine
 configuration. A launcher and not a console script, because a hook runs as root in surroundings that an image can shape
-(design.md, decisions 2 and 5): `-I` ignores PYTHON* and the working directory, `-S` keeps site-packages' start-up code
+(docs/architecture.md, "The launcher"): `-I` ignores PYTHON* and the working directory, `-S` keeps site-packages' start-up code
 out and saves 2 ms.
 """
 
@@ -38,13 +38,27 @@ import posix
 import sys
 from _frozen_importlib_external import MAGIC_NUMBER
 
+
+def close_inherited():
+    # Not one range up to the highest number: where the kernel cannot close a range, Python tries each number.
+    try:
+        inherited = [int(name) for name in posix.listdir("/proc/self/fd")]
+    except OSError:
+        inherited = range(4096)
+    for descriptor in inherited:
+        if descriptor > 2:
+            try:
+                posix.close(descriptor)
+            except OSError:
+                pass
+
 gc.disable()
 if sys.argv[0].endswith("/nvidia-cdi-hook") or sys.argv[1:2] == ["create-container"] or "-" in "".join(sys.argv[2:3]):
     # The working directory of these may be the one way to the container's root file system.
-    posix.closerange(3, 0x7FFFFFFF)
+    close_inherited()
 elif sys.argv[1:2] == ["hook"] or sys.argv[0].endswith(("/nvidia-container-runtime-hook", "/nvidia-container-toolkit")):
     posix.chdir("/")
-    posix.closerange(3, 0x7FFFFFFF)
+    close_inherited()
 sys.path += {directories!r}
 try:
     name = {bundle!r}.replace("TAG", sys.implementation.cache_tag)
@@ -57,7 +71,12 @@ try:
         space["install"](bundle, {root!r}, index)
 except (OSError, ValueError, EOFError, TypeError):
     pass  # not written: modules are found one by one
-from nvinject.cli.main import run
+try:
+    from nvinject.cli.main import run
+except Exception as error:
+    text = f"nvinject: cannot load its modules: {{error}}; its files or Python's cannot be read, or memory is short"
+    posix.write(2, text.replace("\\n", " ").encode(errors="replace") + b"\\n")
+    posix._exit(6)
 
 run()
 """

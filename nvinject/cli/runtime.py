@@ -2,7 +2,7 @@
 
 Belongs here: the order of the steps for one call, and the way out to the low-level runtime. Does not belong here: which
 devices and which mode (core.mode), what becomes of config.json (shimmodes.py). A container that asks for no GPU is
-passed on byte for byte before configuration or driver are looked at (design.md, decision 7).
+passed on byte for byte before configuration or driver are looked at.
 """
 
 import os
@@ -75,6 +75,9 @@ def main(arguments: "list[str]") -> int:
     except NvinjectError as error:
         undo()
         engine.write("error", str(error))
+        raise
+    except Exception:  # no memory, no descriptors: main tells
+        undo()
         raise
 
 

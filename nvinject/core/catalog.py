@@ -211,7 +211,7 @@ BINARIES: tuple[BinaryRow, ...] = (
 )
 
 # Parts of the driver that only whole-driver requests get: libraries with a version of their own, and modules that the X
-# server opens by path, in folders beside or below the driver's library folder (driver-files.md, section 2).
+# server opens by path, in folders beside or below the driver's library folder.
 OWN_VERSION_LIBRARIES: tuple[str, ...] = (
     "libnvidia-egl-gbm.so",
     "libnvidia-egl-wayland.so",

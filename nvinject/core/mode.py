@@ -42,7 +42,7 @@ def might_name_devices(annotations: tuple[tuple[str, str], ...]) -> bool:
 def find_asked(spec: ContainerSpec, annotations: tuple[tuple[str, str], ...], policy: Policy) -> Asked | None:
     """Return the devices that a container asks the shim for, or None; the first of annotations, mounts, environment.
 
-    Annotations count only where all their names are qualified or the mode is cdi (request.md, section 5).
+    Annotations count only where all their names are qualified or the mode is cdi.
     """
     annotated = annotated_devices(annotations, policy.cdi_annotation_prefixes)
     if annotated and (MODES.get(policy.mode) == CDI or (policy.mode == "auto" and all(map(is_cdi_name, annotated)))):

@@ -2,7 +2,7 @@
 
 Belongs here: the rules, from values that somebody has looked up. Does not belong here: looking (host.nodefacts) and
 making (render.devicenodes). The rules are those of nvidia-modprobe: numbers come from /proc/devices, owner and mode
-from the driver's parameters (driver-files.md, section 5).
+from the driver's parameters.
 """
 
 from nvinject.core import catalog

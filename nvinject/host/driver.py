@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 DRIVER_DIRECTORY = "/driver/nvidia"  # below the proc root
 VERSION_FILE = f"{DRIVER_DIRECTORY}/version"
-COPIED_FILES = ("params", "version", "registry")  # driver-files.md, section 6
+COPIED_FILES = ("params", "version", "registry")  # what the original copies
 
 
 def read_parsed(proc: Root, path: str, parse: "Callable[[str], Parsed]") -> "Parsed | None":

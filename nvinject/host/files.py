@@ -62,6 +62,8 @@ def find_sockets(
             try:
                 located = root.locate(path)
             except HostError as error:
+                if not isinstance(error.__cause__, PermissionError):
+                    raise
                 # A daemon's folder may be closed to this user; the container does without the socket.
                 notes.append(f"{error.message} ({row.reason})")
                 break
@@ -72,7 +74,7 @@ def find_sockets(
 
 
 def find_configuration(root: Root, rows: tuple[ConfigurationRow, ...]) -> tuple[HostFile, ...]:
-    """Return the files that dispatchers read; the first directory that has one wins (driver-files.md, section 2)."""
+    """Return the files that dispatchers read; the first directory that has one wins."""
     found = []
     for row in rows:
         for directory in CONFIGURATION_DIRECTORIES:

@@ -2,7 +2,7 @@
 
 Belongs here: looking at an image's files, always through a file descriptor of its root so that no link leads out of it.
 Does not belong here: what is done with the answer (planner.py). The image is untrusted: whatever cannot be read counts
-as absent.
+as absent, unless it is our own trouble (no memory, no descriptors).
 """
 
 import stat
@@ -10,7 +10,7 @@ import stat
 from nvinject import leanos as os
 from nvinject.core.model import CompatNote, ContainerLayout
 from nvinject.core.version import parse_version
-from nvinject.linux.inroot import open_in_root
+from nvinject.linux.inroot import ignore_absence, open_in_root
 
 COMPAT_DIRECTORY = "/usr/local/cuda/compat"
 COMPAT_PREFIX = "libcuda.so."
@@ -26,8 +26,7 @@ _TRIPLETS = {
 def observe_layout(root_fd: int, machine: str = "", *, compat: str = COMPAT_DIRECTORY) -> ContainerLayout:
     """Return the layout of the image below an opened root directory; `machine` is this host's unless given.
 
-    `compat` is where CUDA compatibility libraries are looked for. The rules are the original's (driver-files.md,
-    section 3).
+    `compat` is where CUDA compatibility libraries are looked for. The rules are the original's.
     """
     name = machine or os.uname().machine
     triplet, triplet32, musl = _TRIPLETS.get(name, ("", "", name))
@@ -67,7 +66,8 @@ def _find_compat(root_fd: int, place: str) -> tuple[str, str, CompatNote | None]
     """Return the link-free directory of the image's CUDA libraries, the newest driver they are for, and their note."""
     try:
         directory = open_in_root(root_fd, place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
+    except OSError as error:
+        ignore_absence(error)
         return "", "", None
     try:
         names = [name for name in os.listdir(directory) if name.startswith(COMPAT_PREFIX)]
@@ -78,7 +78,8 @@ def _find_compat(root_fd: int, place: str) -> tuple[str, str, CompatNote | None]
             return "", "", None
         newest = max(usable, key=parse_version)
         return path, newest, _read_note(directory, f"{COMPAT_PREFIX}{newest}")
-    except OSError:
+    except OSError as error:
+        ignore_absence(error)
         return "", "", None
     finally:
         os.close(directory)
@@ -124,7 +125,8 @@ def _exists(root_fd: int, path: str) -> bool:
 def _stat(root_fd: int, path: str) -> "os.stat_result | None":
     try:
         descriptor = open_in_root(root_fd, path, os.O_PATH | os.O_CLOEXEC)
-    except OSError:
+    except OSError as error:
+        ignore_absence(error)
         return None
     try:
         return os.fstat(descriptor)

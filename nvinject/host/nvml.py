@@ -38,7 +38,7 @@ REMEDIES = {
 }
 REMEDY = "run nvidia-smi on the host, and look for NVRM in dmesg"
 
-# Names of nvmlBrandType_t 1 to 16 as requirements spell them (request.md, section 8.5).
+# Names of nvmlBrandType_t 1 to 16 as requirements spell them.
 BRANDS = (
     "Quadro", "Tesla", "NVS", "GRID", "GeForce", "TITAN", "VApps", "VPC", "VCS", "VWS", "CloudGaming", "QuadroRTX",
     "NvidiaRTX", "Nvidia", "GeForceRTX", "TitanRTX",

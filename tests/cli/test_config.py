@@ -18,7 +18,7 @@ from tests.engines.documents import toml_lines
 
 Capture = pytest.CaptureFixture[str]
 
-# By hand, from the rules of the original (reference/config.md, section 4).
+# By hand, from the rules of the original.
 DEFAULT = """\
 #accept-nvidia-visible-devices-as-volume-mounts = false
 #accept-nvidia-visible-devices-envvar-when-unprivileged = true
