@@ -2,8 +2,8 @@
 
 Belongs here: the launcher's text, byte-compiling, the links that engines look for. Does not belong here: engine
 configuration. A launcher and not a console script, because a hook runs as root in surroundings that an image can shape
-(docs/architecture.md, "The launcher"): `-I` ignores PYTHON* and the working directory, `-S` keeps site-packages' start-up code
-out and saves 2 ms.
+(docs/architecture.md, "The launcher"): `-I` ignores PYTHON* and the working directory, `-S` keeps site-packages'
+start-up code out and saves 2 ms.
 """
 
 import os
