@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from nvfakes import mig
+from nvfakes import mig, mock
 from nvfakes.errors import FakeError, MachineError
 from nvfakes.machine import DEFAULT_MAJORS, GPU_SLOTS, Deviation, Driver, Gpu, GpuInstance, Machine, NvSwitch
 from nvfakes.models import MODELS, GpuModel
@@ -175,7 +175,8 @@ def parse(text: str, file: str, name: str) -> Machine:
         return Machine(name)
     root = _Place(node, "", file)
     if root.is_mapping() and "device_defaults" in root.mapping():
-        return _mock_machine(root, name)
+        block = root.data()
+        return mock.machine(block, name, root.error)
     return _Reader(root.mapping(_MACHINE_KEYS)).machine(name)
 
 
@@ -296,7 +297,7 @@ class _Reader:
         minor = keys["minor"].number(0, GPU_SLOTS - 1) if "minor" in keys else index
         for what, value in (("uuid", uuid), ("bus", bus.lower()), ("minor", str(minor))):
             self._claim(what, value, keys.get(what, place))
-        extra = _merge(_device_answers(answers, index), keys["answers"].data() if "answers" in keys else {})
+        extra = mock.merge(mock.device_answers(answers, index), keys["answers"].data() if "answers" in keys else {})
         if "name" in keys:
             extra = {**extra, "name": keys["name"].text()}
         instances = self._mig(keys["mig"], model, index) if "mig" in keys else ()
@@ -436,67 +437,3 @@ def _mock_block(place: _Place) -> dict[str, Any]:
         device.mapping()
     data = place.data()
     return data if isinstance(data, dict) else {}
-
-
-def _device_answers(block: Mapping[str, Any], index: int) -> dict[str, Any]:
-    merged: dict[str, Any] = dict(block.get("device_defaults") or {})
-    for device in block.get("devices") or []:
-        if device.get("index") == index:
-            merged = _merge(merged, device)
-    return merged
-
-
-def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `base` with the keys of `over` put over it, mapping by mapping."""
-    merged = dict(base)
-    for key, value in over.items():
-        known = merged.get(key)
-        merged[key] = _merge(known, value) if isinstance(known, Mapping) and isinstance(value, Mapping) else value
-    return merged
-
-
-def _mock_machine(root: _Place, name: str) -> Machine:
-    """Return the machine that a mock configuration describes; a model follows from the name or the PCI device id."""
-    block = _mock_block(root)
-    system = block.get("system") or {}
-    gpus = []
-    for position, device in enumerate(block.get("devices") or []):
-        index = device.get("index", position)
-        answers = _device_answers(block, index)
-        model = _guess_model(answers)
-        if model is None:
-            raise root.error(f"device {index}: no known model is named {answers.get('name')!r}")
-        pci = answers.get("pci") or {}
-        gpus.append(
-            Gpu(
-                model=model,
-                uuid=str(answers.get("uuid", f"GPU-{index + 0xA0:08x}-1111-2222-3333-{index:012x}")),
-                bus=str(pci.get("bus_id", f"0000:{0x17 + index:02x}:00.0")).lower(),
-                minor=int(answers.get("minor_number", index)),
-                numa_node=_mock_numa(block, str(pci.get("bus_id", ""))),
-                card=index + 1,
-                render=index + 128,
-                serial=str(answers.get("serial", "")),
-                answers=answers,
-            )
-        )
-    driver = Driver(str(system.get("driver_version", Driver().version)), str(system.get("cuda_version", Driver().cuda)))
-    switches = (block.get("nvlink") or {}).get("switches") or []
-    return Machine(
-        name=name,
-        driver=driver,
-        gpus=tuple(gpus),
-        switches=tuple(NvSwitch(str(switch["bdf"]).lower(), number) for number, switch in enumerate(switches)),
-        answers=block,
-    )
-
-
-def _guess_model(answers: Mapping[str, Any]) -> GpuModel | None:
-    device = int((answers.get("pci") or {}).get("device_id", 0)) >> 16
-    by_name = next((model for model in MODELS.values() if model.name == answers.get("name")), None)
-    return by_name or next((model for model in MODELS.values() if device and model.device_id == device), None)
-
-
-def _mock_numa(block: Mapping[str, Any], bus: str) -> int:
-    roots = (block.get("pcie_topology") or {}).get("root_complexes") or []
-    return next((int(root.get("numa_node", 0)) for root in roots if bus in (root.get("devices") or [])), 0)

@@ -325,7 +325,7 @@ def _features(model: GpuModel) -> dict[str, Any]:
     }
     if model.architecture != "turing":
         answers["remapped_rows"] = {"correctable": 0, "uncorrectable": 0, "pending": False, "failure_occurred": False}
-        answers["remapped_rows"]["banks"] = 640
+        answers["remapped_rows"]["availability_histogram"] = {"max": 640, "high": 0, "partial": 0, "low": 0, "none": 0}
     else:
         none = {"count": 0, "addresses": []}
         answers["retired_pages"] = {"single_bit_retirement": none, "double_bit_retirement": none}

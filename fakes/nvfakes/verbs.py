@@ -11,6 +11,7 @@ from typing import Any
 from nvfakes import mig
 from nvfakes.errors import VerbError
 from nvfakes.machine import ComputeInstance, Driver, Gpu, GpuInstance, Machine
+from nvfakes.mock import merge
 from nvfakes.models import MigProfile
 
 EVENT_SINGLE_BIT, EVENT_DOUBLE_BIT, EVENT_XID = 1, 2, 8
@@ -32,16 +33,8 @@ def _with_gpu(machine: Machine, place: int, **changes: Any) -> Machine:
     return replace(machine, gpus=tuple(gpus))
 
 
-def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
-    for key, value in over.items():
-        known = merged.get(key)
-        merged[key] = _merged(known, value) if isinstance(known, Mapping) and isinstance(value, Mapping) else value
-    return merged
-
-
 def _with_answers(machine: Machine, place: int, answers: Mapping[str, Any]) -> Machine:
-    return _with_gpu(machine, place, answers=_merged(machine.gpus[place].answers, answers))
+    return _with_gpu(machine, place, answers=merge(machine.gpus[place].answers, answers))
 
 
 def answer(machine: Machine, place: int, key: str, value: str) -> Machine:

@@ -1,12 +1,11 @@
 """Machine files: what they say, and one line for everything that is wrong with one."""
 
-from pathlib import Path
-
 import pytest
 
 from nvfakes import declaration
 from nvfakes.errors import MachineError
 from nvfakes.machine import capability_minor
+from nvfakes.nvml import image
 
 BAD_FILES = (
     ("gpus: [{model: h100, cuont: 2}]", 1, "gpus[0].cuont: unknown key, did you mean count?"),
@@ -140,15 +139,93 @@ def test_places_mig_instances(layout: str, placed: list[tuple[int, int, int]]) -
     assert [(item.number, item.start, item.size) for item in machine.gpus[0].instances] == placed
 
 
-def test_reads_a_whole_mock_configuration(tmp_path: Path) -> None:
-    path = tmp_path / "mock.yaml"
-    path.write_text(
-        'version: "1.0"\nsystem: {driver_version: "550.163.01", cuda_version: "12.4"}\n'
-        'device_defaults: {name: "NVIDIA H100 80GB HBM3", power: {current_draw_mw: 95000}}\n'
-        "devices:\n- {index: 0, uuid: GPU-01000100-0000-0000-0000-000000000000, pci: {bus_id: '0000:1A:00.0'}}\n"
-    )
-    machine = declaration.read(path)
+MOCK = """
+version: "1.0"
+system: {driver_version: "550.163.01", cuda_version: "12.4", cuda_version_major: 12, cuda_version_minor: 4}
+some_later_key: {of: any kind}
+device_defaults:
+  name: NVIDIA H100 80GB HBM3
+  brand: nvidia
+  architecture: hopper
+  compute_capability: {major: 9, minor: 0}
+  memory: {total_bytes: 85899345920, reserved_bytes: 1073741824, used_bytes: 0}
+  pci: {device_id: 0x233010DE, subsystem_id: 0x16C110DE}
+  power: {current_draw_mw: 95000, power_state: P0}
+  fan: {count: 0, speed_percent: "N/A"}
+  fabric: {cluster_uuid: 00000000-0000-0000-0000-000000000001, clique_id: 0, state: auto}
+  mig: {mode_current: disabled, mode_pending: disabled, max_gpu_instances: 7}
+  processes: [{pid: 1234, type: C, name: python, used_memory_mib: 1024, sm_util: 75}]
+devices:
+- index: 0
+  uuid: GPU-01000100-0000-0000-0000-000000000000
+  serial: "1562821083900"
+  pci: {bus_id: "0000:1A:00.0"}
+  minor_number: 1
+- index: 1
+  uuid: GPU-01000100-0000-0000-0000-000000000001
+  pci: {bus_id: "0000:8A:00.0"}
+  minor_number: 0
+  thermal: {temperature_gpu_c: 71}
+  fabric: {health: {route_unhealthy: true}}
+  mig: {mode_current: enabled, gpu_instances: [{profile: 3g.40gb, count: 1}, {profile_id: 19, count: 2}]}
+nvlink:
+  version: 4
+  links_per_gpu: 18
+  bandwidth_per_link_mbps: 26562
+  switches: [{bdf: "0000:05:00.0", device_id: 0x22A310DE}, {bdf: "0000:06:00.0"}]
+pcie_topology:
+  root_complexes:
+  - {id: "pci0000:00", numa_node: 0, devices: ["0000:1A:00.0"]}
+  - {id: "pci0000:80", numa_node: 1, devices: ["0000:8A:00.0"]}
+"""
+
+
+def test_reads_a_whole_mock_configuration() -> None:
+    machine = declaration.parse(MOCK, "mock.yaml", "mock")
     assert machine.driver is not None
-    assert machine.driver.version == "550.163.01"
-    assert [(gpu.model.key, gpu.bus) for gpu in machine.gpus] == [("h100", "0000:1a:00.0")]
-    assert machine.gpus[0].answers["power"]["current_draw_mw"] == 95000
+    assert (machine.driver.version, machine.driver.cuda) == ("550.163.01", "12.4")
+    assert [(gpu.model.key, gpu.bus, gpu.minor, gpu.numa_node) for gpu in machine.gpus] == [
+        ("h100", "0000:1a:00.0", 1, 0),
+        ("h100", "0000:8a:00.0", 0, 1),
+    ]
+    assert [(switch.bus, switch.on_pci) for switch in machine.switches] == [
+        ("0000:05:00.0", True),
+        ("0000:06:00.0", False),
+    ]
+    assert [instance.profile.name for instance in machine.gpus[1].instances] == ["3g.40gb", "1g.10gb", "1g.10gb"]
+    facts = image.facts(machine)
+    expected = {
+        "driver.version": "550.163.01", "cuda.version": "12040", "g0.memory.total_bytes": "85899345920",
+        "g0.power.current_draw_mw": "95000", "g0.thermal.temperature_gpu_c": "34", "g1.thermal.temperature_gpu_c": "71",
+        "g0.nvlink.links": "18", "g0.fabric.state": "3", "g0.fabric.health": "426", "g0.fabric.health_summary": "1",
+        "g1.fabric.health": str(0x19A), "g1.fabric.health_summary": "2", "g0.processes": "1", "g0.brand": "14",
+        "g0.processes0.name": "python", "g0.mig.mode_current": "0", "g1.mig.mode_current": "1", "g1.migs": "3",
+    }  # fmt: skip
+    assert {key: facts.get(key) for key in expected} == expected
+    assert "g0.fan.speed_percent" not in facts
+
+
+def test_a_mock_of_an_unknown_model_is_like_a_known_one() -> None:
+    text = (
+        'version: "1.0"\ndevice_defaults: {name: NVIDIA GB300, architecture: blackwell, pci: {device_id: 0x31C210DE}}\n'
+        "devices: [{index: 0}]\n"
+    )
+    model = declaration.parse(text, "mock.yaml", "mock").gpus[0].model
+    assert (model.name, model.device_id, model.architecture) == ("NVIDIA GB300", 0x31C2, "blackwell")
+
+
+BAD_MOCKS = (
+    ("device_defaults: {name: X}\ndevices: [{index: 0}]", "no known model is like 'X'"),
+    (
+        "device_defaults:\n  name: NVIDIA H200\n  mig: {mode_current: enabled, instances: [{profile: 9g}]}\ndevices: [{}]",
+        "NVIDIA H200 has no MIG profile 9g",
+    ),
+)
+
+
+@pytest.mark.parametrize(("text", "message"), BAD_MOCKS)
+def test_a_mock_that_cannot_be_used_gives_one_line(text: str, message: str) -> None:
+    with pytest.raises(MachineError) as caught:
+        declaration.parse(text, "mock.yaml", "mock")
+    assert str(caught.value).startswith("mock.yaml:1: ")
+    assert message in str(caught.value)

@@ -67,6 +67,12 @@ API nvmlDeviceGetDetailedEccErrors(const struct handle *device, u32 kind, u32 co
     return status;
 }
 
+static u64 sram(u32 gpu, const char *name) {
+    char key[96];
+    put_text(put_text(key, "ecc.sram."), name);
+    return number_or(gpu_fact(gpu, key), 0);
+}
+
 API nvmlDeviceGetSramEccErrorStatus(const struct handle *device, struct sram_errors *out) {
     u32 gpu;
     int status = enter_ecc(device, 0, 0, out, &gpu);
@@ -79,11 +85,18 @@ API nvmlDeviceGetSramEccErrorStatus(const struct handle *device, struct sram_err
     u32 version = out->version;
     clear(out, sizeof *out);
     out->version = version;
-    out->aggregate_parity = counter_value(gpu, 1, 1, "sram");
-    out->aggregate_corrected = counter_value(gpu, 0, 1, "sram");
-    out->volatile_parity = counter_value(gpu, 1, 0, "sram");
-    out->volatile_corrected = counter_value(gpu, 0, 0, "sram");
-    out->threshold_exceeded = (u32)number_or(gpu_fact(gpu, "ecc.sram_threshold_exceeded"), 0);
+    out->aggregate_parity = sram(gpu, "aggregate.uncorrectable_parity");
+    out->aggregate_sec_ded = sram(gpu, "aggregate.uncorrectable_secded");
+    out->aggregate_corrected = sram(gpu, "aggregate.correctable");
+    out->volatile_parity = sram(gpu, "volatile.uncorrectable_parity");
+    out->volatile_sec_ded = sram(gpu, "volatile.uncorrectable_secded");
+    out->volatile_corrected = sram(gpu, "volatile.correctable");
+    out->aggregate_l2 = sram(gpu, "uncorrectable_sources.l2");
+    out->aggregate_sm = sram(gpu, "uncorrectable_sources.sm");
+    out->aggregate_pcie = sram(gpu, "uncorrectable_sources.pcie");
+    out->aggregate_mcu = sram(gpu, "uncorrectable_sources.microcontroller");
+    out->aggregate_other = sram(gpu, "uncorrectable_sources.other");
+    out->threshold_exceeded = (u32)sram(gpu, "threshold_exceeded");
     return SUCCESS;
 }
 
@@ -115,11 +128,17 @@ API nvmlDeviceGetRemappedRows(const struct handle *device, u32 *corrected, u32 *
 }
 
 API nvmlDeviceGetRowRemapperHistogram(const struct handle *device, u32 *histogram) {
-    u32 banks;
-    int status = answer_u32(device, "remapped_rows.banks", histogram ? &banks : NULL);
-    if (status != SUCCESS)
-        return status;
+    static const char *const keys[] = {
+        "remapped_rows.availability_histogram.max", "remapped_rows.availability_histogram.high",
+        "remapped_rows.availability_histogram.partial", "remapped_rows.availability_histogram.low",
+        "remapped_rows.availability_histogram.none"};
+    u32 found[5];
+    for (u32 place = 0; place < 5; place++) {
+        int status = answer_u32(device, keys[place], histogram ? &found[place] : NULL);
+        if (status != SUCCESS)
+            return status;
+    }
     for (u32 place = 0; place < 5; place++)
-        histogram[place] = place ? 0 : banks;
+        histogram[place] = found[place];
     return SUCCESS;
 }

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 
 from nvfakes.machine import ComputeInstance, Driver, Gpu, GpuInstance, Machine
 from nvfakes.mig import device_name
+from nvfakes.mock import merge
 from nvfakes.models import nvml_answers
 from nvfakes.nvml import build
 from nvfakes.procfs import interrupt
@@ -30,6 +31,11 @@ _ARCHITECTURES = {
     "kepler": 2, "maxwell": 3, "pascal": 4, "volta": 5, "turing": 6, "ampere": 7, "ada": 8, "ada_lovelace": 8,
     "hopper": 9, "blackwell": 10,
 }  # fmt: skip
+_CONFIGURATIONS = (
+    "not_supported", "none", "incorrect_sysguid", "incorrect_chassis_sn", "no_partition", "insufficient_nvlinks",
+    "incompatible_gpu_fw", "invalid_location", "gpu_state_invalid",
+)  # fmt: skip
+_HEALTHY = 0x1AA
 _CHOICES: Mapping[str, Mapping[str, int]] = {
     "brand": _BRANDS,
     "architecture": _ARCHITECTURES,
@@ -86,7 +92,9 @@ def _kernel_answers(machine: Machine, gpu: Gpu) -> dict[str, str]:
 
 def gpu_facts(gpu: Gpu) -> dict[str, str]:
     """Return what NVML says about one GPU: its model's answers, the machine file's over them, its identity over all."""
-    answers = _merged(nvml_answers(gpu.model), gpu.answers)
+    answers = merge(nvml_answers(gpu.model), gpu.answers)
+    if "fabric" in answers:
+        answers["fabric"] = _fabric_answers(answers["fabric"])
     answers |= {"uuid": gpu.uuid, "minor": gpu.minor, "serial": gpu.serial or None, "numa_node": gpu.numa_node}
     if gpu.on_pci:
         answers["pci"] = {**answers.get("pci", {}), "bus_id": gpu.bus}
@@ -99,12 +107,25 @@ def gpu_facts(gpu: Gpu) -> dict[str, str]:
     return dict(_flatten(answers, ""))
 
 
-def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
-    for key, value in over.items():
-        known = merged.get(key)
-        merged[key] = _merged(known, value) if isinstance(known, Mapping) and isinstance(value, Mapping) else value
-    return merged
+def _health_mask(health: Mapping[str, Any]) -> int:
+    """Return NVML's bits for a fabric: two per condition, 1 for a fault and 2 for none, then its configuration."""
+    names = ("degraded_bandwidth", "route_recovery", "route_unhealthy", "access_timeout_recovery")
+    mask = sum((1 if health.get(name) else 2) << 2 * place for place, name in enumerate(names))
+    return mask | _CONFIGURATIONS.index(str(health.get("incorrect_configuration", "none"))) << 8
+
+
+def _health_summary(mask: int) -> int:
+    """Return what a mask of healthy conditions and one of faults are called: healthy, limited, or unhealthy."""
+    if mask in {0, _HEALTHY}:
+        return mask and 1
+    return 3 if mask == _HEALTHY - 1 else 2
+
+
+def _fabric_answers(fabric: Mapping[str, Any]) -> dict[str, Any]:
+    mask = int(fabric.get("health_mask", _health_mask(fabric.get("health") or {})))
+    names = {"not_supported": 0, "healthy": 1, "unhealthy": 2, "limited_capacity": 3}
+    summary = names.get(str(fabric.get("health_summary")), _health_summary(mask))
+    return {**fabric, "health": mask, "health_summary": summary}
 
 
 def _mig_answers(gpu: Gpu) -> dict[str, Any]:

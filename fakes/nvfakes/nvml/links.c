@@ -196,7 +196,7 @@ API nvmlDeviceGetGpuFabricInfoV(const struct handle *device, struct fabric_v3 *o
     out->status = found.status;
     out->clique = found.clique;
     out->state = found.state;
-    out->health = (u32)number_or(gpu_fact(device->gpu, "fabric.health"), 2); /* full bandwidth */
+    out->health = (u32)number_or(gpu_fact(device->gpu, "fabric.health"), 0x1aa); /* no fault */
     if (out->version != second)
         out->summary = (u8)number_or(gpu_fact(device->gpu, "fabric.health_summary"), 1); /* healthy */
     return SUCCESS;
