@@ -344,17 +344,7 @@ def judge_nvml(machine: Machine) -> list[Finding]:
                 remedy=state.remedy,
             )
         ]
-    findings = [
-        Finding(
-            name="gpu-lost",
-            layer="nvml",
-            severity=ERROR,
-            what=f"NVML cannot talk to {lost}",
-            why="programs that use it hang or fail",
-            remedy="dmesg | grep -i Xid; then nvidia-smi --gpu-reset, or reboot",
-        )
-        for lost in state.lost
-    ]
+    findings = [_lost(text) for text in state.lost]
     unseen = [bus_id for bus_id in machine.shown if bus_id not in state.gpus]
     if unseen and not state.lost and not closed:
         findings.append(
@@ -368,3 +358,14 @@ def judge_nvml(machine: Machine) -> list[Finding]:
             )
         )
     return findings
+
+
+def _lost(text: str) -> Finding:
+    return Finding(
+        name="gpu-lost",
+        layer="nvml",
+        severity=ERROR,
+        what=f"NVML cannot talk to {text}",
+        why="programs that use it hang or fail",
+        remedy="dmesg | grep -i Xid; then nvidia-smi --gpu-reset, or reboot",
+    )

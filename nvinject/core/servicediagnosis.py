@@ -85,62 +85,58 @@ SPEC_FAULTS = {
 
 def judge_installation(found: Installation) -> list[Finding]:
     """Return what is wrong with the installation and its configuration."""
-    if not found.launcher:
-        return [
-            _toolkit(
-                "toolkit-missing",
-                ERROR,
-                "nvinject is not installed: no launcher on PATH, in /usr/local or in /usr",
-                "engines find neither hook nor runtime",
-                "nvinject install --prefix /usr/local --links",
-            ),
-            *judge_configuration(found),
-        ]
+    if found.launcher:
+        return [*judge_files(found), *judge_configuration(found)]
+    missing = _toolkit(
+        "toolkit-missing",
+        ERROR,
+        "nvinject is not installed: no launcher on PATH, in /usr/local or in /usr",
+        "engines find neither hook nor runtime",
+        "nvinject install --prefix /usr/local --links",
+    )
+    return [missing, *judge_configuration(found)]
+
+
+def judge_files(found: Installation) -> list[Finding]:
+    """Return what is wrong with installed files."""
     again = f"nvinject install --prefix {found.prefix or '/usr/local'} --links"
-    findings = []
-    if found.gone:
-        findings.append(
-            _toolkit(
-                "toolkit-incomplete",
-                ERROR,
-                f"installed files are gone: {', '.join(found.gone)}",
-                "an engine that is set up for them starts no container",
-                again,
-            )
-        )
     # A launcher that was changed and does not run is told of once.
     changed = tuple(path for path in found.changed if not (found.fault and path == found.launcher))
-    if changed:
-        findings.append(
-            _toolkit(
-                "toolkit-changed",
-                WARNING,
-                f"installed files were changed: {', '.join(changed)}",
-                "another package has replaced them, or somebody edits what runs as root",
-                again,
-            )
-        )
-    if found.fault and not found.gone:
-        findings.append(
-            _toolkit(
-                "toolkit-broken",
-                ERROR,
-                f"{found.launcher} does not run: {found.fault}",
-                "every container that asks for a GPU fails to start",
-                again,
-            )
-        )
-    if found.hook and not found.is_ours:
-        findings.append(
-            _toolkit(
-                "toolkit-shadowed",
-                WARNING,
-                f"PATH finds another toolkit's {found.hook} first",
-                "docker --gpus calls that one",
-                "remove the other toolkit, or put nvinject's directory first in the engine's PATH",
-            )
-        )
-    return [*findings, *judge_configuration(found)]
+    rows = (
+        (
+            bool(found.gone),
+            "toolkit-incomplete",
+            ERROR,
+            f"installed files are gone: {', '.join(found.gone)}",
+            "an engine that is set up for them starts no container",
+            again,
+        ),
+        (
+            bool(changed),
+            "toolkit-changed",
+            WARNING,
+            f"installed files were changed: {', '.join(changed)}",
+            "another package has replaced them, or somebody edits what runs as root",
+            again,
+        ),
+        (
+            bool(found.fault and not found.gone),
+            "toolkit-broken",
+            ERROR,
+            f"{found.launcher} does not run: {found.fault}",
+            "every container that asks for a GPU fails to start",
+            again,
+        ),
+        (
+            bool(found.hook and not found.is_ours),
+            "toolkit-shadowed",
+            WARNING,
+            f"PATH finds another toolkit's {found.hook} first",
+            "docker --gpus calls that one",
+            "remove the other toolkit, or put nvinject's directory first in the engine's PATH",
+        ),
+    )
+    return [_toolkit(*finding) for is_so, *finding in rows if is_so]
 
 
 def _toolkit(name: str, severity: str, what: str, why: str, remedy: str) -> Finding:
@@ -185,16 +181,7 @@ def judge_engine(engine: Engine) -> list[Finding]:
                 "mend the file at that place",
             )
         ]
-    findings = [
-        _engine(
-            "engine-runtime-missing",
-            ERROR,
-            f"{engine.path} names the runtime {name} as {path}, which is no program",
-            "every container with that runtime fails to start",
-            "nvinject install --prefix /usr/local --links, or nvinject runtime configure with the right path",
-        )
-        for name, path in engine.broken
-    ]
+    findings = [_broken_runtime(engine, name, path) for name, path in engine.broken]
     if engine.started and not engine.serves and not findings:
         findings.append(
             _engine(
@@ -216,6 +203,16 @@ def judge_engine(engine: Engine) -> list[Finding]:
             )
         )
     return findings
+
+
+def _broken_runtime(engine: Engine, name: str, path: str) -> Finding:
+    return _engine(
+        "engine-runtime-missing",
+        ERROR,
+        f"{engine.path} names the runtime {name} as {path}, which is no program",
+        "every container with that runtime fails to start",
+        "nvinject install --prefix /usr/local --links, or nvinject runtime configure with the right path",
+    )
 
 
 def _engine(name: str, severity: str, what: str, why: str, remedy: str) -> Finding:
