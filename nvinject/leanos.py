@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from os import *  # noqa: F403
     from os import _exit as _exit  # noqa: PLC0414 # for others
     from os import path as path  # noqa: PLC0414
+
+    def close_quietly(descriptor: int) -> None:
+        """Close a descriptor that nothing was written to, where an error would hide what matters more."""
+
 else:
     import sys
     from io import open as fdopen  # noqa: F401 # what os.fdopen calls
@@ -20,6 +24,13 @@ else:
 
     _ENCODING = sys.getfilesystemencoding()
     _ERRORS = sys.getfilesystemencodeerrors()
+
+    def close_quietly(descriptor):
+        """Close a descriptor that nothing was written to, where an error would hide what matters more."""
+        try:  # noqa: SIM105 # contextlib is too dear to import
+            close(descriptor)  # noqa: F405
+        except OSError:
+            pass  # close(2): the descriptor is free whatever it says
 
     def fsencode(filename):
         """Return a path as bytes."""

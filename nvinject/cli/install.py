@@ -12,6 +12,7 @@ import sys
 from nvinject.bundle import bundle_path, write_bundle
 from nvinject.cli.manifest import missing_directories, record_installation
 from nvinject.cli.shimlauncher import MARK, format_launcher
+from nvinject.configfile import DEFAULT_CONFIG
 from nvinject.errors import UsageError
 
 TYPE_CHECKING = False
@@ -90,6 +91,7 @@ EPILOG = """\
 examples:
   nvinject install --prefix /usr/local --links --dry-run   show what would be written
   nvinject install --prefix /usr/local --links             then `docker run --gpus all …` finds the hook
+  nvinject install --prefix /usr --links --config-file /etc/nvidia-container-runtime/config.toml
 """
 
 
@@ -108,6 +110,12 @@ def parser() -> "argparse.ArgumentParser":
     )
     names = ", ".join((*LINK_NAMES, SHIM_NAME, *SHIM_LINK_NAMES))
     options.add_argument("--links", action="store_true", help=f"also make the names that engines look for: {names}")
+    options.add_argument(
+        "--config-file",
+        metavar="FILE",
+        default="",
+        help=f"also write a default config.toml here, unless there is a file (engines' hooks read {DEFAULT_CONFIG})",
+    )
     options.add_argument("--dry-run", action="store_true", help="print what would be done and change nothing")
     options.add_argument("--json", action="store_true", help="print the result as JSON")
     return options
@@ -125,26 +133,46 @@ def main(arguments: "list[str]") -> int:
     if options.links:
         steps.append(("runtime", shim, f"/bin/sh, calls {LAUNCHER_NAME} for create and run"))
         steps += [("link", os.path.join(prefix, "bin", name), f"-> {target}") for name, target in links]
+    config = os.path.abspath(options.config_file) if options.config_file else ""
+    if config:
+        there = os.path.lexists(config)
+        steps.append(("config", config, "is there, and left alone" if there else "default settings"))
+        config = "" if there else config
     if not options.dry_run:
-        if options.links:
-            refuse_foreign(shim)
-        made, written = missing_directories(os.path.dirname(launcher)), [launcher]
-        write(launcher, format_launcher_of(interpreter, directories))
-        try:
-            if options.links:
-                write(shim, format_launcher(launcher))
-                written.append(shim)
-                for name, target in links:
-                    link(os.path.join(prefix, "bin", name), target)
-                    written.append(os.path.join(prefix, "bin", name))
-        finally:
-            record_installation(prefix, written, made)
+        lay_down(prefix, launcher, interpreter, directories, links if options.links else [], config)
         compile_modules(directories)
         verify(launcher)
     report(steps, dry_run=options.dry_run, as_json=options.json)
     for warning in find_weak_spots([interpreter, *directories]):
         sys.stderr.write(f"nvinject: warning: {warning}\n")
     return 0
+
+
+def lay_down(
+    prefix: str, launcher: str, interpreter: str, directories: "list[str]", links: "list[tuple[str, str]]", config: str
+) -> None:
+    """Write launcher, shim, links and config.toml, and add to the prefix's list what was written."""
+    shim = os.path.join(prefix, "bin", SHIM_NAME)
+    if links:
+        refuse_foreign(shim)
+    made = missing_directories(os.path.dirname(launcher))
+    made += missing_directories(os.path.dirname(config)) if config else ()
+    write(launcher, format_launcher_of(interpreter, directories))
+    written = [launcher]
+    try:
+        if links:
+            write(shim, format_launcher(launcher))
+            written.append(shim)
+        for name, target in links:
+            link(os.path.join(prefix, "bin", name), target)
+            written.append(os.path.join(prefix, "bin", name))
+        if config:
+            from nvinject.cli.configschema import format_default
+
+            write(config, format_default(), mode=0o644)
+            written.append(config)
+    finally:
+        record_installation(prefix, written, made)
 
 
 def find_interpreter() -> str:
@@ -177,16 +205,16 @@ def find_directories() -> "list[str]":
     return found
 
 
-def write(path: str, text: str) -> None:
-    """Write the launcher under a temporary name, then put it in place in one step."""
+def write(path: str, text: str, mode: int = 0o755) -> None:
+    """Write a file under a temporary name, then put it in place in one step."""
     directory = os.path.dirname(path)
     temporary = f"{path}.{os.getpid()}"
     try:
         os.makedirs(directory, exist_ok=True)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o755)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(descriptor, "w") as file:
             file.write(text)
-        os.chmod(temporary, 0o755)  # noqa: S103 - a program that everybody may run, whatever the umask
+        os.chmod(temporary, mode)  # whatever the umask: everybody may run a program and read a configuration
         os.rename(temporary, path)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}", "choose another --prefix or run as root") from error

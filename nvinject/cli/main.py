@@ -61,6 +61,7 @@ exit codes:
   2  usage                              8  doctor: warnings   9  doctor: errors
 """
 
+TROUBLE = 6  # HostError's: the system refused what every program needs
 INTERNAL_ERROR = 70  # EX_SOFTWARE of sysexits.h
 
 
@@ -86,6 +87,11 @@ def main(arguments: "Sequence[str]", name: str = "nvinject") -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+    except (ImportError, MemoryError, OSError) as error:
+        if posix.environ.get(b"NVINJECT_DEBUG"):
+            raise
+        complain(describe_trouble(error))
+        return TROUBLE
     except Exception as error:  # the last line of defence: no traceback reaches a container's log
         if posix.environ.get(b"NVINJECT_DEBUG"):
             raise
@@ -117,7 +123,23 @@ def dispatch(words: "list[str]") -> int:
 
 def complain(message: str) -> None:
     """Write one line to standard error, where runtimes pick it up."""
-    sys.stderr.write(f"nvinject: {message}\n")
+    try:
+        sys.stderr.write(f"nvinject: {message}\n")
+    except OSError:
+        with_newline = f"nvinject: {message}\n".encode(errors="backslashreplace")
+        posix.write(2, with_newline)
+
+
+def describe_trouble(error: "ImportError | MemoryError | OSError") -> str:
+    """Say what the system refused: a module, memory, or a step on a file."""
+    if isinstance(error, MemoryError):
+        return "out of memory; free memory on the host or raise the limits of the container engine"
+    if isinstance(error, ImportError):
+        return f"cannot load a module: {error}; Python or nvinject is incomplete, or its files cannot be read".replace(
+            "\n", " "
+        )
+    thing = f" {error.filename!r}" if error.filename is not None else ""
+    return f"the system refused a step: {error.strerror or error}{thing}"
 
 
 def run() -> "NoReturn":

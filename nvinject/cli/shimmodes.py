@@ -11,8 +11,9 @@ import sys
 from nvinject.core.mode import plain_devices, qualify
 from nvinject.core.request import make_request, read_requirements
 from nvinject.core.sources import ContainerSpec
-from nvinject.errors import ContainerError, HostError, NvinjectError, RequestError
+from nvinject.errors import ContainerError, HostError, RequestError
 from nvinject.formats.oci import rootfs_path
+from nvinject.linux.inroot import ignore_absence
 from nvinject.render import bundle as bundles
 from nvinject.render import oci
 
@@ -134,7 +135,7 @@ class Shim:
             plan = self.make_plan(inventory, request, root_fd)
             try:
                 self.write(plan, inventory, root_fd)
-            except NvinjectError:
+            except Exception:
                 self.forget()
                 raise
         finally:
@@ -147,6 +148,7 @@ class Shim:
         try:
             root_fd = os.open(path, _DIRECTORY)
         except OSError as error:
+            ignore_absence(error)
             self.log.write(f"the root file system {path} cannot be seen: {error.strerror}")
             return -1
         if os.listdir(f"/proc/self/fd/{root_fd}"):
@@ -250,7 +252,7 @@ class Shim:
         journal = write_rootfs(division.rootfs, root_fd, self.log.write)
         try:
             bundles.write_config(self.bundle, self.document)
-        except NvinjectError:
+        except Exception:
             for problem in journal.undo():
                 self.log.warn(f"could not undo: {problem}")
             raise

@@ -17,6 +17,7 @@ from nvinject.core.catalog import (
     LibraryRow,
 )
 from nvinject.core.model import Library
+from nvinject.errors import HostError
 from nvinject.formats.elf import ElfError, read_elf
 from nvinject.formats.ldcache import parse_table
 from nvinject.host.root import Root
@@ -190,7 +191,9 @@ class _Search:
         descriptor = self.root.open(located)
         try:
             header = read_elf(lambda offset, size: os.pread(descriptor, size, offset), needed=False)
-        except (ElfError, OSError) as error:
+        except OSError as error:
+            raise HostError(f"cannot read {self.root.host_path(located)}: {error.strerror}") from error
+        except ElfError as error:
             self.notes.append(f"{self.root.host_path(located)} is no usable library: {error}")
             return
         finally:

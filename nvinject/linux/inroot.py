@@ -14,12 +14,24 @@ from nvinject.linux.const import PROC_SUPER_MAGIC, RESOLVE_IN_ROOT, RESOLVE_NO_M
 MAX_LINKS = 40  # MAXSYMLINKS of the kernel
 MAX_RETRIES = 128  # openat2(2): EAGAIN when a rename or mount elsewhere raced with a ".."
 
+# Errors that tell of this moment or this machine and not of what lies at a path.
+TROUBLE = (errno.EINTR, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EPERM)
+
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _ENTRY = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def _error(number: int, thing: str) -> OSError:
     return OSError(number, os.strerror(number), thing)
+
+
+def ignore_absence(error: OSError) -> None:
+    """Return for an error that tells what lies at a path (nothing, another kind, closed to us); raises any other.
+
+    Whoever treats what cannot be opened as absent must not do so because memory or descriptors are short just now.
+    """
+    if error.errno in TROUBLE:
+        raise error
 
 
 def open_in_root(root_fd: int, path: str, flags: int, mode: int = 0) -> int:
@@ -35,7 +47,8 @@ def open_in_root(root_fd: int, path: str, flags: int, mode: int = 0) -> int:
         except OSError as error:
             if error.errno == errno.ENOSYS:
                 return open_by_walking(root_fd, path, flags, mode)
-            if error.errno != errno.EAGAIN:
+            # The C library repeats no call that a signal interrupted, as Python does for its own.
+            if error.errno not in {errno.EAGAIN, errno.EINTR}:
                 raise
     raise _error(errno.EAGAIN, path)
 
@@ -146,14 +159,16 @@ class _Walk:
             os.close(entry)
 
     def _create(self, name: str, mode: int) -> None:
+        parent_fd = os.dup(self.current())  # before: what was made must be known, whatever fails then
         try:
-            os.mkdir(name, mode, dir_fd=self.current())
+            os.mkdir(name, mode, dir_fd=parent_fd)
         except FileExistsError:
-            pass
+            os.close(parent_fd)
         except OSError as error:
+            os.close(parent_fd)
             raise OSError(error.errno, error.strerror, self.path) from None
         else:
-            self.created.append((os.dup(self.current()), name))
+            self.created.append((parent_fd, name))
         self._stack.append(os.open(name, _DIRECTORY, dir_fd=self.current()))
 
     def _open(self, name: str) -> int:

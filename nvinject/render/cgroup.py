@@ -131,7 +131,7 @@ class DeviceRules:
         """Close what is held; the changes stay."""
         for held in (*self._held, self._cgroup_fd):
             if held >= 0:
-                os.close(held)
+                os.close_quietly(held)
         self._held, self._cgroup_fd, self._changes = [], -1, []
 
     def _allow_in_list(self, operation: AllowDevice, present: str, log: "Callable[[str], None]") -> None:
@@ -141,8 +141,9 @@ class DeviceRules:
             return
         log(f"{operation.describe()} [{operation.reason}]")
         rule = f"c {operation.major}:{operation.minor} {missing}"
-        cgroup.allow_device(self._cgroup_fd, rule)
+        # Noted before: the call can report an error after the kernel took the rule; what was missing may be denied.
         self._changes.append((f"device rule {rule}", lambda: cgroup.deny_device(self._cgroup_fd, rule)))
+        cgroup.allow_device(self._cgroup_fd, rule)
 
     def _rewrite_programs(self, operations: "tuple[AllowDevice, ...]", log: "Callable[[str], None]") -> None:
         from nvinject.linux import devicebpf  # hosts with version 1 do without

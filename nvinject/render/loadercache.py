@@ -15,7 +15,7 @@ from nvinject.errors import ContainerError
 from nvinject.formats import ldsearch
 from nvinject.formats.elf import ElfError, read_elf
 from nvinject.formats.ldcache import LoaderCacheError, Table, format_table, is_hwcap_extension, parse_table
-from nvinject.linux.inroot import open_in_root
+from nvinject.linux.inroot import ignore_absence, open_in_root
 from nvinject.render.loaderpaths import (
     SearchPath,
     configured_directories,
@@ -330,7 +330,8 @@ class _Builder:
                 fd = os.open(name, _READ_FILE, dir_fd=directory.fd)
             else:
                 return None
-        except OSError:
+        except OSError as error:
+            ignore_absence(error)
             return None
         try:
             return _read_header(fd)
@@ -340,7 +341,8 @@ class _Builder:
     def _leads_to_file(self, path: str) -> bool:
         try:
             fd = open_in_root(self._root_fd, path, _INSPECT)
-        except OSError:
+        except OSError as error:
+            ignore_absence(error)
             return False
         try:
             return stat.S_ISREG(os.fstat(fd).st_mode)
@@ -377,7 +379,8 @@ def _link_reader(directory_fd: int) -> "Callable[[str], str]":
     def link_target(name: str) -> str:
         try:
             return os.readlink(name, dir_fd=directory_fd)
-        except OSError:
+        except OSError as error:
+            ignore_absence(error)
             return ""
 
     return link_target
@@ -389,5 +392,8 @@ def _read_header(fd: int) -> "ElfHeader | None":
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             return None
         return read_elf(lambda offset, size: os.pread(fd, size, offset), needed=False)
-    except (ElfError, OSError):
+    except ElfError:
+        return None
+    except OSError as error:
+        ignore_absence(error)
         return None

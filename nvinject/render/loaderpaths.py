@@ -11,7 +11,7 @@ import stat
 from nvinject import leanos as os
 from nvinject.formats import ldconf
 from nvinject.formats.ldsearch import LEGACY_HWCAPS, Listing
-from nvinject.linux.inroot import open_in_root
+from nvinject.linux.inroot import ignore_absence, open_in_root
 from nvinject.record import Record
 
 TYPE_CHECKING = False
@@ -60,7 +60,8 @@ def read_regular(root_fd: int, path: str, limit: int) -> bytes | None:
     """Return the content of a regular file of the root; None if there is none or it has more than `limit` bytes."""
     try:
         fd = open_regular(root_fd, path)
-    except OSError:
+    except OSError as error:
+        ignore_absence(error)
         return None
     try:
         content = bytearray()
@@ -69,7 +70,8 @@ def read_regular(root_fd: int, path: str, limit: int) -> bytes | None:
         while len(content) <= limit and (part := os.read(fd, limit + 1 - len(content))):
             content += part
         return bytes(content) if len(content) <= limit else None
-    except OSError:
+    except OSError as error:
+        ignore_absence(error)
         return None
     finally:
         os.close(fd)
@@ -128,11 +130,13 @@ class _Configuration:
         self._files_left -= 1
         try:
             fd = open_in_root(self._root_fd, path, _LIST)
-        except OSError:
+        except OSError as error:
+            ignore_absence(error)
             return []
         try:
             return sorted(os.listdir(fd), key=os.fsencode)
-        except OSError:
+        except OSError as error:
+            ignore_absence(error)
             return []
         finally:
             os.close(fd)
@@ -142,7 +146,8 @@ def default_directories(root_fd: int, machine: str) -> tuple[str, ...]:
     """Return the directories that the image's own ldconfig would search last."""
     try:
         os.close(open_in_root(root_fd, "/etc/debian_version", _INSPECT))
-    except OSError:
+    except OSError as error:
+        ignore_absence(error)
         return ("/lib", "/usr/lib", "/lib64", "/usr/lib64")
     triplet = _TRIPLETS.get(machine, f"{machine}-linux-gnu")
     return (f"/lib/{triplet}", f"/usr/lib/{triplet}", "/lib", "/usr/lib")
@@ -199,7 +204,8 @@ class SearchPath:
         try:
             fd = open_in_root(self._root_fd, path, _LIST)
             status = os.fstat(fd)
-        except OSError:
+        except OSError as error:
+            ignore_absence(error)
             return None
         return SearchDirectory(path=path, fd=fd, identity=(status.st_dev, status.st_ino), hwcaps=hwcaps)
 
@@ -215,11 +221,13 @@ class SearchPath:
         """Return names that can be glibc-hwcaps sub-directories: neither hidden nor with the colon of search paths."""
         try:
             fd = open_in_root(self._root_fd, path, _LIST)
-        except OSError:
+        except OSError as error:
+            ignore_absence(error)
             return []
         try:
             names = os.listdir(fd)
-        except OSError:
+        except OSError as error:
+            ignore_absence(error)
             return []
         finally:
             os.close(fd)
@@ -254,6 +262,7 @@ def list_directory(fd: int) -> "tuple[Listing, list[str]]":
                             break
                 elif name in LEGACY_HWCAPS:
                     hardware.append(name)
-    except OSError:
+    except OSError as error:
+        ignore_absence(error)
         return Listing(files=set(), links=set()), []
     return Listing(files=set(files), links=set(links)), sorted(hardware)

@@ -1,9 +1,11 @@
 """A plan applied to the namespaces of a created container, whole or not at all.
 
 Belongs here: opening the container, the order of the steps, the process that enters, and what a failure is called. Does
-not belong here: single operations (operations.py), device rules (cgroup.py), what to do (the plan). The caller never
-leaves its own namespaces: a child enters, so that nothing is imported or opened where an image could answer, so that
-threads of a driver library do not forbid entering, and so that device rules can be taken back with the host's rights.
+not belong here: single operations (operations.py), device rules (cgroup.py), what to do (the plan). The caller does not
+leave its own namespaces: a child enters, so that nothing is imported or opened where an image could answer, so that
+threads of a driver library do not forbid entering, and so that device rules can be taken back with the host's rights. A
+caller that ends at once may do without the child, a third of the hook's own work, where only the mount namespace is
+another one: that takes none of its rights, and what it still needs it has open.
 """
 
 import errno
@@ -21,7 +23,7 @@ from nvinject.render.sharing import SharedMounts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from nvinject.core.plan import Operation, Plan
 
@@ -115,12 +117,18 @@ def _open_root(proc_fd: int, root_path: str) -> int:
 
 
 def apply(
-    plan: "Plan", container: Container, *, no_cgroups: bool, log: "Callable[[str], None] | None" = None
+    plan: "Plan",
+    container: Container,
+    *,
+    no_cgroups: bool,
+    log: "Callable[[str], None] | None" = None,
+    ends_here: bool = False,
 ) -> "tuple[str, ...]":
     """Do every operation of the plan in order; returns warnings.
 
-    `log` gets a line before each step. Raises ContainerError that names step, path and cause; then all that had been
-    done is undone, and the error lists what could not be.
+    `log` gets a line before each step. `ends_here` says that the process has one thread, and that it does nothing
+    afterwards but report and end: it may find itself in the container's mount namespace then. Raises ContainerError
+    that names step, path and cause; then all that had been done is undone, and the error lists what could not be.
     """
     tell = log or _ignore
     rules = tuple(operation for operation in plan.operations if isinstance(operation, AllowDevice))
@@ -131,7 +139,8 @@ def apply(
         if rules and not no_cgroups:
             warnings = changed.allow(rules, tell)
         if others:
-            warnings += _apply_in_child(others, container, log)
+            does = _apply_here if ends_here and _shares_user_namespace(container) else _apply_in_child
+            warnings += does(others, container, log)
     except BaseException as error:
         problems = changed.undo()
         if problems and isinstance(error, ContainerError):
@@ -150,20 +159,56 @@ def _with_problems(message: str, problems: "tuple[str, ...]") -> str:
     return f"{message}; could not undo: {', '.join(problems)}" if problems else message
 
 
+def _shares_user_namespace(container: Container) -> bool:
+    try:
+        user_fd = namespaces.open_namespace(container.proc_fd, "user")
+    except OSError:
+        return False
+    try:
+        return namespaces.is_ours(user_fd, "user")
+    finally:
+        os.close(user_fd)
+
+
+def _apply_here(
+    operations: "tuple[Operation, ...]", container: Container, log: "Callable[[str], None] | None"
+) -> "tuple[str, ...]":
+    """Do the operations in this process, which stays in the container's mount namespace."""
+    warnings: list[str] = []
+
+    def report(kind: str, *words: str) -> None:
+        if kind == "log" and log is not None:
+            log(words[0])
+        elif kind == "warning":
+            warnings.append(words[0])
+
+    try:
+        Work(operations, container, report).run()
+    except Exception as error:
+        raise _as_container_error(error) from error
+    return tuple(warnings)
+
+
 def _apply_in_child(
     operations: "tuple[Operation, ...]", container: Container, log: "Callable[[str], None] | None"
 ) -> "tuple[str, ...]":
     """Fork, let the child do the operations, relay what it reports."""
-    reading, writing = os.pipe()
-    child = os.fork()
+    try:
+        reading, writing = os.pipe()
+        child = os.fork()
+    except OSError as error:
+        raise ContainerError(
+            f"cannot start the process that changes the container: {error.strerror}",
+            _HINTS.get(error.errno or 0, "free memory or raise the limits of the container engine"),
+        ) from error
     if child == 0:
-        os.close(reading)
+        os.close_quietly(reading)
         _work_and_exit(operations, container, writing, tells_steps=log is not None)
-    os.close(writing)
+    os.close_quietly(writing)
     try:
         return _relay(reading, log or _ignore)
     finally:
-        os.close(reading)
+        os.close_quietly(reading)
         os.waitpid(child, 0)
 
 
@@ -172,16 +217,15 @@ def _relay(reading: int, log: "Callable[[str], None]") -> "tuple[str, ...]":
     warnings: list[str] = []
     failure: ContainerError | None = None
     finished = False
-    with os.fdopen(os.dup(reading), "rb") as stream:
-        for line in stream:
-            kind, *words = [os.fsdecode(word) for word in line.rstrip(b"\n").split(_SEPARATOR)]
-            if kind == "log":
-                log(words[0])
-            elif kind == "warning":
-                warnings.append(words[0])
-            elif kind == "failure":
-                failure = ContainerError(words[0], words[1])
-            finished = finished or kind in {"done", "failure"}
+    for line in _lines(reading):
+        kind, *words = [os.fsdecode(word) for word in line.split(_SEPARATOR)]
+        if kind == "log":
+            log(words[0])
+        elif kind == "warning":
+            warnings.append(words[0])
+        elif kind == "failure":
+            failure = ContainerError(words[0], words[1])
+        finished = finished or kind in {"done", "failure"}
     if failure is not None:
         raise failure
     if not finished:
@@ -189,6 +233,22 @@ def _relay(reading: int, log: "Callable[[str], None]") -> "tuple[str, ...]":
             "the process that changes the container ended before it was done", "the container may be half changed"
         )
     return tuple(warnings)
+
+
+def _lines(reading: int) -> "Iterator[bytes]":
+    """Yield what the child reports, line by line; nothing here may fail while the child goes on with its work."""
+    rest = b""
+    attempts = 2
+    while attempts:
+        try:
+            part = os.read(reading, 65536)
+        except OSError:
+            attempts -= 1
+            continue
+        if not part:
+            return
+        *lines, rest = (rest + part).split(b"\n")
+        yield from lines
 
 
 def _work_and_exit(
@@ -202,12 +262,22 @@ def _work_and_exit(
 
     try:
         Work(operations, container, report).run()
-    except NvinjectError as error:
-        report("failure", error.message, error.hint)
     except BaseException as error:  # noqa: BLE001 # the parent tells it; here nothing may print a traceback
-        report("failure", f"{type(error).__name__}: {error}", "this is a fault of nvinject: please report it")
+        failure = _as_container_error(error)
+        report("failure", failure.message, failure.hint)
     finally:
         os._exit(0)  # noqa: SLF001 # as os names it
+
+
+def _as_container_error(error: BaseException) -> NvinjectError:
+    if isinstance(error, NvinjectError):
+        return error
+    if isinstance(error, OSError):
+        thing = f"{error.filename}: " if error.filename else ""
+        return ContainerError(
+            f"cannot prepare the change of the container: {thing}{error.strerror}", _HINTS.get(error.errno or 0, "")
+        )
+    return ContainerError(f"{type(error).__name__}: {error}", "this is a fault of nvinject: please report it")
 
 
 class Work:
@@ -237,9 +307,15 @@ class Work:
                 executor.execute(operation, source)
             except BaseException as error:
                 raise _explain(operation, error, self._journal.undo()) from error
+        try:
+            self._journal.finish()
+            self._report("done")
+        except OSError as error:
+            problems = self._journal.undo()
+            message = f"cannot complete the change of the container: {error.strerror}"
+            raise ContainerError(_with_problems(message, problems), _HINTS.get(error.errno or 0, "")) from error
         for problem in self._journal.commit():
             self._report("warning", f"left behind in the container: {problem}")
-        self._report("done")
 
     def _open_sources(self) -> None:
         """Open and check every source; make the detached mounts now if our rights on the host allow it."""

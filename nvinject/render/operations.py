@@ -171,7 +171,7 @@ class Executor:
             mount_fd = self._protect(parent_fd, name, operation.target, writable)
             _write_files(mount_fd, operation.files)
         if "ro" in operation.flags:
-            self._journal.at_end(f"read-only {operation.target}", lambda: self._make_read_only(mount_fd, writable))
+            self._journal.before_commit(lambda: self._make_read_only(mount_fd, writable))
 
     def _make_read_only(self, mount_fd: int, flags: "tuple[str, ...]") -> None:
         if self._modern:
@@ -202,9 +202,7 @@ class Executor:
         backup = inroot.temporary_name(name)
         os.link(name, backup, src_dir_fd=parent_fd, dst_dir_fd=parent_fd, follow_symlinks=False)
         self._journal.at_end(f"removal of {backup}", lambda: os.unlink(backup, dir_fd=parent_fd))
-        self._journal.record(
-            f"file {name}", lambda: os.rename(backup, name, src_dir_fd=parent_fd, dst_dir_fd=parent_fd)
-        )
+        self._journal.record(f"file {name}", lambda: _put_back(parent_fd, backup, name))
         fresh = inroot.temporary_name(name)
         os.symlink(target, fresh, dir_fd=parent_fd)
         try:
@@ -234,6 +232,8 @@ class Executor:
                 os.close(proc_fd)
         for directory_fd, directory in created:
             self._journal_directory(directory_fd, directory, path)
+        for directory_fd, directory in created:
+            self._give_owner(directory_fd, directory)
         return parent_fd, name
 
     def _open_proc(self) -> int:
@@ -271,22 +271,32 @@ class Executor:
 
     def _make(self, parent_fd: int, name: str, path: str, kind: int, mode: int) -> int:
         """Create a directory or file and open it; -1 where something of that name is there."""
-        try:
-            if not stat.S_ISDIR(kind):
+        if not stat.S_ISDIR(kind):
+            try:
                 made = inroot.create_file(parent_fd, name, mode)
-                self._journal_file(parent_fd, name, path)
-                return made
-            os.mkdir(name, mode, dir_fd=parent_fd)
+            except FileExistsError:
+                return -1
+            self._journal_file(parent_fd, name, path)
+            return made
+        held = os.dup(parent_fd)  # before: what was made must be known, whatever fails then
+        try:
+            os.mkdir(name, mode, dir_fd=held)
         except FileExistsError:
+            os.close(held)
             return -1
-        self._journal_directory(os.dup(parent_fd), name, path)
+        self._journal_directory(held, name, path)
+        self._give_owner(held, name)
         return os.open(name, _INSPECT | os.O_DIRECTORY, dir_fd=parent_fd)
 
     def _journal_mount(self, mount_fd: int, target: str) -> None:
         self._journal.record(f"mount on {target}", lambda: mounts.detach(mount_fd, self._descriptors_fd))
 
     def _journal_file(self, parent_fd: int, name: str, path: str) -> None:
-        made = os.stat(name, dir_fd=parent_fd, follow_symlinks=False)
+        try:
+            made = os.stat(name, dir_fd=parent_fd, follow_symlinks=False)
+        except OSError:
+            os.unlink(name, dir_fd=parent_fd)  # not in the journal yet
+            raise
 
         def remove() -> None:
             found = os.stat(name, dir_fd=parent_fd, follow_symlinks=False)
@@ -295,9 +305,21 @@ class Executor:
             os.unlink(name, dir_fd=parent_fd)
 
         self._journal.record(f"file {path}", remove)
+        self._give_owner(parent_fd, name)
+
+    def _give_owner(self, parent_fd: int, name: str) -> None:
+        """Let what was made belong to whom it should; here, where we act as the container's root, it does already."""
 
     def _journal_directory(self, parent_fd: int, name: str, path: str) -> None:
         self._journal.record(f"directory {name} for {path}", lambda: os.rmdir(name, dir_fd=parent_fd))
+
+
+def _put_back(parent_fd: int, backup: str, name: str) -> None:
+    os.rename(backup, name, src_dir_fd=parent_fd, dst_dir_fd=parent_fd)
+    try:  # noqa: SIM105 # contextlib is too dear to import
+        os.unlink(backup, dir_fd=parent_fd)  # rename(2): two names of one file both stay
+    except FileNotFoundError:
+        pass
 
 
 def _is_in_proc(path: str) -> bool:

@@ -32,14 +32,12 @@ class Replacement:
         self.undo()
 
     def commit(self) -> None:
-        """Remove the old file for good."""
+        """Remove the old file for good; after an OSError it can be called again."""
         if self._parent_fd < 0:
             return
-        try:
-            if self._kept:
-                os.unlink(self._kept, dir_fd=self._parent_fd)
-        finally:
-            self._close()
+        if self._kept:
+            os.unlink(self._kept, dir_fd=self._parent_fd)
+        self._close()
 
     def undo(self) -> None:
         """Put everything back as it was; raises OSError where that is not possible."""
@@ -148,5 +146,5 @@ def _exchange(parent_fd: int, temporary: str, name: str) -> str:
 
 def _close_all(parent_fd: int, created: "list[tuple[int, str]]") -> None:
     for directory_fd, _ in created:
-        os.close(directory_fd)
-    os.close(parent_fd)
+        os.close_quietly(directory_fd)
+    os.close_quietly(parent_fd)

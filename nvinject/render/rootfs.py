@@ -34,16 +34,11 @@ class _RootfsExecutor(Executor):
             os.close(parent_fd)
         super().execute(operation, source)
 
-    def _journal_file(self, parent_fd: int, name: str, path: str) -> None:
-        super()._journal_file(parent_fd, name, path)
-        _give_away(parent_fd, name)
-
     def _replace_by_link(self, parent_fd: int, name: str, target: str) -> None:
         super()._replace_by_link(parent_fd, name, target)
         _give_away(parent_fd, name)
 
-    def _journal_directory(self, parent_fd: int, name: str, path: str) -> None:
-        super()._journal_directory(parent_fd, name, path)
+    def _give_owner(self, parent_fd: int, name: str) -> None:
         _give_away(parent_fd, name)
 
 

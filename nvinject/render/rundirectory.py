@@ -12,6 +12,7 @@ import time
 
 from nvinject.errors import ContainerError, InputError, quoted
 from nvinject.formats.jsonio import JSONError, dumps, loads
+from nvinject.linux.inroot import ignore_absence
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -189,6 +190,9 @@ def is_left_over(path: str, now: float) -> bool:
         with open(f"{path}/{OWNER_FILE}", "rb") as file:
             note = loads(file.read(65536))
         bundle, state = str(note["bundle"]), str(note["state"])
-    except (OSError, JSONError, KeyError, TypeError):
+    except OSError as error:
+        ignore_absence(error)  # that of a living container must not go because descriptors are short
+        return True
+    except (JSONError, KeyError, TypeError):
         return True  # a create that was interrupted
     return not os.path.exists(f"{bundle}/config.json") or bool(state and not os.path.exists(state))
