@@ -207,7 +207,6 @@ class _Reader:
             links={key: place.text() for key, place in self._map("links")},
             libraries=tuple(place.text() for place in self._list("libraries")),
             nodes={key: _device_number(place) for key, place in self._map("nodes")},
-            answers=answers,
             lib32=self._flag("lib32", default=False),
             drm=self._flag("drm", default=True),
             deviation=self._deviation(),

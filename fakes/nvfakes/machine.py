@@ -156,7 +156,6 @@ class Machine:
     links: Mapping[str, str] = field(default_factory=dict)
     libraries: tuple[str, ...] = ()
     nodes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    answers: Mapping[str, Any] = field(default_factory=dict)
     events: tuple[tuple[int, int, int], ...] = ()
     slow_ms: int = 0
     lib32: bool = False

@@ -10,7 +10,6 @@ from nvfakes.machine import ComputeInstance, GpuInstance
 from nvfakes.models import INSTANCE_IDS, MigProfile
 
 COMPUTE_SLICES = 7
-COMPUTE_SIZES = (1, 2, 3, 4, 7)
 
 
 def find_profile(profiles: Sequence[MigProfile], name: str) -> MigProfile | None:

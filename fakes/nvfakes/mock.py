@@ -52,7 +52,6 @@ def machine(block: Mapping[str, Any], name: str, fail: Fail) -> Machine:
         driver=driver,
         gpus=tuple(_gpu(block, int(device.get("index", place)), fail) for place, device in enumerate(devices)),
         switches=tuple(_switch(switch, number) for number, switch in enumerate(switches)),
-        answers=dict(block),
     )
 
 

@@ -9,7 +9,6 @@ captures of nvidia-smi. MIG memory moves by a quarter of a GiB between drivers a
 from dataclasses import dataclass
 from typing import Any
 
-BRAND_TESLA = 2
 BRAND_GEFORCE = 5
 BRAND_NVIDIA_RTX = 13
 BRAND_NVIDIA = 14

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-DEFAULT_RUNTIME = "/usr/sbin/runc"
 HOOK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "kernelhook.py")
 # Global options of runc and crun that take a value; others are flags.
 _WITH_VALUE = ("--root", "--log", "--log-format", "--log-level", "--criu", "--rootless", "--cgroup-manager")

@@ -14,8 +14,6 @@ from nvfakes.lane import Lane, enter
 from nvfakes.machine import Machine
 from nvfakes.nvml.build import cache_directory
 
-LANES = ("root", "rootless")
-
 
 def run(machine: Machine, command: Sequence[str], *, lane: str | None = None) -> int:
     """Run a command on a machine, wait for it, and return its exit status (128 + N after signal N)."""

@@ -14,7 +14,7 @@ from nvfakes.machine import ComputeInstance, Driver, Gpu, GpuInstance, Machine
 from nvfakes.mock import merge
 from nvfakes.models import MigProfile
 
-EVENT_SINGLE_BIT, EVENT_DOUBLE_BIT, EVENT_XID = 1, 2, 8
+EVENT_DOUBLE_BIT, EVENT_XID = 2, 8
 XID_DOUBLE_BIT, XID_OFF_THE_BUS = 48, 79
 
 

@@ -217,7 +217,7 @@ def test_a_mock_of_an_unknown_model_is_like_a_known_one() -> None:
 BAD_MOCKS = (
     ("device_defaults: {name: X}\ndevices: [{index: 0}]", "no known model is like 'X'"),
     (
-        "device_defaults:\n  name: NVIDIA H200\n  mig: {mode_current: enabled, instances: [{profile: 9g}]}\ndevices: [{}]",
+        "device_defaults:\n  name: NVIDIA H200\n  mig: {mode_current: 1, instances: [{profile: 9g}]}\ndevices: [{}]",
         "NVIDIA H200 has no MIG profile 9g",
     ),
 )
