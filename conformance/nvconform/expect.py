@@ -117,8 +117,10 @@ class Expander:
         if mount:
             self._add_mount("device", path)
         self.view.nodes[path] = f"{actual_major}:{actual_minor} {mode:04o}"
-        if rule:
-            self.view.rules.append(f"c {actual_major}:{actual_minor} rw")
+        text = f"c {actual_major}:{actual_minor} rw"
+        # Compute instances can share a GPU instance, and with it a node.
+        if rule and text not in self.view.rules:
+            self.view.rules.append(text)
 
     def _add_proc(self) -> None:
         self.view.mounts[PROC] = f"{self._flags('proc')} tmpfs"
