@@ -102,3 +102,23 @@ def test_an_installation_that_fails_halfway_is_known(tmp_path: Path) -> None:
     assert str(other) not in [entry.path for entry in read_manifest(str(tmp_path)).entries]
     assert uninstall(tmp_path) == 0
     assert everything(tmp_path) == {"bin", "bin/nvidia-ctk"}
+
+
+def test_a_configuration_is_laid_down_unless_there_is_one(tmp_path: Path, capsys: Capture) -> None:
+    """And goes again, unless it was edited."""
+    config = tmp_path / "etc" / "nvidia-container-runtime" / "config.toml"
+    command = ["install", "--prefix", str(tmp_path / "prefix"), "--config-file", str(config)]
+    assert command_line.main([*command, "--dry-run"]) == 0
+    assert not config.exists()
+    assert command_line.main(command) == 0
+    assert config.stat().st_mode & 0o777 == 0o644
+    assert command_line.main(["config", "validate", "--config-file", str(config)]) == 0
+    assert uninstall(tmp_path / "prefix") == 0
+    assert everything(tmp_path) == set()
+    config.parent.mkdir(parents=True)
+    config.write_text("# mine\n")
+    capsys.readouterr()
+    assert command_line.main(command) == 0
+    assert "is there, and left alone" in capsys.readouterr().out
+    assert uninstall(tmp_path / "prefix") == 0
+    assert config.read_text() == "# mine\n"
