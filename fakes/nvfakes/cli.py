@@ -91,6 +91,7 @@ def _parser() -> "argparse.ArgumentParser":
     sub = command("tree", _tree, "write a machine's files below a directory")
     sub.add_argument("machine", help="a file or a name")
     sub.add_argument("directory")
+    sub.add_argument("--driver", type=int, metavar="BRANCH", help="real user-space files: 470, 535 or 550")
     for name, text in (("run", "run a command on a machine"), ("shell", "run a shell on a machine")):
         sub = command(name, _run, text)
         sub.add_argument("machine", help="a file or a name")

@@ -18,7 +18,7 @@ from nvfakes.nvml.build import cache_directory
 
 # The CUDA version that each branch brings, which no file name tells.
 CUDA_VERSIONS = {470: "11.4", 535: "12.2", 550: "12.4"}
-_LAYOUT = 2  # part of the name of the folder; change it when files are laid out in another way
+_LAYOUT = 3  # part of the name of the folder; change it when files are laid out in another way
 _PROGRAMS = (
     "nvidia-smi", "nvidia-debugdump", "nvidia-persistenced", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server",
 )  # fmt: skip
@@ -56,7 +56,7 @@ def install(branch: int) -> Installed:
 
 def _link_files(source: Path, root: Path, version: str) -> None:
     root.mkdir()
-    for path in sorted(source.rglob("*")):
+    for path in sorted((source / "usr").rglob("*")):
         target = _place(path, version) if path.is_file() and not path.is_symlink() else None
         if target and not (root / target).exists():
             (root / target).parent.mkdir(parents=True, exist_ok=True)

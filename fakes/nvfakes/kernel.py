@@ -5,6 +5,7 @@ Belongs here: ctypes prototypes and their errors. Does not belong here: which mo
 
 import ctypes
 import os
+import warnings
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUSER = 0x10000000
@@ -20,6 +21,13 @@ MNT_DETACH = 2
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
+
+
+def fork() -> int:
+    """Copy this process; the copy of a process with threads, as a test runner may be, goes on with this one only."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of the other threads' locks
+        return os.fork()
 
 
 def _check(result: int, path: str) -> None:

@@ -104,7 +104,7 @@ class Running:
 def start(machine: Machine, *, lane: str | None = None) -> Running:
     """Start a machine that stands until it is stopped or this process ends."""
     ready, tell = os.pipe()
-    child = os.fork()
+    child = kernel.fork()
     if child == 0:
         os.close(ready)
         _hold(machine, lane, tell, os.getppid())

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from nvfakes import control
+from nvfakes import control, kernel
 from nvfakes.errors import FakeError, SandboxError
 from nvfakes.lane import Lane, enter
 from nvfakes.machine import Machine
@@ -17,7 +17,7 @@ from nvfakes.nvml.build import cache_directory
 
 def run(machine: Machine, command: Sequence[str], *, lane: str | None = None) -> int:
     """Run a command on a machine, wait for it, and return its exit status (128 + N after signal N)."""
-    child = os.fork()
+    child = kernel.fork()
     if child == 0:
         try:
             execute(machine, command, lane=lane)
