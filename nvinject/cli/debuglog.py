@@ -50,14 +50,24 @@ class Log:
         if self._echo:
             sys.stderr.write(f"nvinject: {message}\n")
         if self._descriptor >= 0:
-            import time
-
-            stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-            line = f"{stamp} nvinject[{os.getpid()}]: {message}\n"
-            os.write(self._descriptor, line.encode(errors="surrogateescape"))
+            line = f"{_time_stamp()} nvinject[{os.getpid()}]: {message}\n"
+            try:
+                os.write(self._descriptor, line.encode(errors="surrogateescape"))
+            except OSError as error:
+                os.close(self._descriptor)
+                self._descriptor = -1
+                sys.stderr.write(f"nvinject: warning: the log is not written any more: {error.strerror}\n")
 
     def warn(self, message: str) -> None:
         """Write one step that the operator should know of even without a log."""
         self.write(f"warning: {message}")
         if not self._echo:
             sys.stderr.write(f"nvinject: warning: {message}\n")
+
+
+def _time_stamp() -> str:
+    """Return the time in UTC; not by strftime(3), which reads /etc/localtime, at the end perhaps a container's."""
+    import time
+
+    now = time.gmtime()
+    return f"{now.tm_year:04}-{now.tm_mon:02}-{now.tm_mday:02}T{now.tm_hour:02}:{now.tm_min:02}:{now.tm_sec:02}Z"

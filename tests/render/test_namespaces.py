@@ -36,7 +36,7 @@ FILE_FLAGS = ("ro", "nosuid", "nodev")
 DEVICE_FLAGS = ("ro", "nosuid", "noexec")
 PROC_FLAGS = ("nosuid", "nodev", "noexec")
 MS_SHARED = 0x100000
-MAPPED = {"root": os.geteuid(), "remapped": 100000, "rootless": os.getuid() or 65534}
+MAPPED = {"root": os.geteuid(), "final": os.geteuid(), "remapped": 100000, "rootless": os.getuid() or 65534}
 
 
 @pytest.fixture(params=LANES)
@@ -346,6 +346,8 @@ def test_faults_of_our_own_are_undone_and_told_apart(sandbox: Sandbox) -> None:
 
 
 def test_helper_that_is_killed_is_an_error(sandbox: Sandbox) -> None:
+    if sandbox.lane == "final":
+        pytest.skip("this lane has no helper; the runtime sees how the hook itself ended")
     sandbox.start()
     outcome = sandbox.apply(link("/usr/lib/x", "y"), Strange(reason="test", ending=True))
     assert outcome.message == "the process that changes the container ended before it was done"
