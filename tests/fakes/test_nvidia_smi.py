@@ -115,3 +115,11 @@ def test_creates_and_destroys_mig_instances(smi: Runner, branch: int) -> None:
 def test_lists_processes(smi: Runner, branch: int) -> None:
     output = smi(branch, "skeleton", "nvidia-smi").stdout
     assert re.search(r"\|\s+2\s+1\s+0\s+4242\s+C\s+python3\s+512MiB \|", output)
+
+
+@pytest.mark.parametrize("machine", ["t4x2", "mig-a100"])
+def test_the_old_branch_works_too(smi: Runner, machine: str) -> None:
+    output = smi(470, machine, "nvidia-smi -L && nvidia-smi && nvidia-smi -q && nvidia-smi topo -m").stdout
+    assert "Driver Version: 470." in output
+    assert not GARBAGE.findall(output)
+    assert len(re.findall(r"^GPU \d: ", output, re.MULTILINE)) == 2

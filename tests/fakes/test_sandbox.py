@@ -22,7 +22,8 @@ FOLDERS = ("/dev", "/run", "/etc", "/usr/bin", "/proc/driver")
 def host_state() -> dict[str, object]:
     mounts = [line.split(" ", 2)[2] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     state: dict[str, object] = {"mounts": sorted(mounts)}
-    state.update({folder: sorted(os.listdir(folder)) for folder in FOLDERS})
+    # Other programs of this host may come and go meanwhile.
+    state.update({folder: sorted(name for name in os.listdir(folder) if "nv" in name) for folder in FOLDERS})
     stage = cache_directory() / "stage"
     state["stage"] = sorted(os.listdir(stage)) if stage.exists() else []
     return state
