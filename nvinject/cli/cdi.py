@@ -7,6 +7,7 @@ Does not belong here: any reading or writing. The same commands answer to `nvidi
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from typing import Any
 
 DESCRIPTION = """\
 CDI (Container Device Interface) specs tell container engines what a device needs. podman, docker, containerd and CRI-O
@@ -66,7 +67,14 @@ def parser() -> "argparse.ArgumentParser":
 
 def main(arguments: "list[str]") -> int:
     """Run the sub-command that the arguments name."""
-    parsed = parser().parse_args(arguments)
-    module = next(module for name, module, _ in COMMANDS if name == parsed.command)
+    from nvinject.cli.cdioptions import GENERATE_OPTIONS, read_plainly
+
+    # Engines and units call this one, written out; the parser of everything would double its time.
+    parsed: Any = read_plainly(arguments[1:], GENERATE_OPTIONS) if arguments[:1] == ["generate"] else None
+    name = "generate"
+    if parsed is None:
+        parsed = parser().parse_args(arguments)
+        name = parsed.command
+    module = next(module for known, module, _ in COMMANDS if known == name)
     code: int = __import__(module, fromlist=["main"]).main(parsed)
     return code

@@ -13,7 +13,7 @@ from nvinject.record import Record
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
 DEFAULT_OUTPUT = "/var/run/cdi/nvidia.yaml"
@@ -214,6 +214,44 @@ def add_options(parser: "argparse.ArgumentParser", table: tuple[Option, ...]) ->
         if option.variable:
             words["help"] += f" [${option.variable}]"
         parser.add_argument(*option.flags, **words)
+
+
+class Parsed:
+    """What argparse.Namespace is: an object with one attribute an option."""
+
+    def __init__(self, values: "Mapping[str, Any]") -> None:
+        """Take the values by destination."""
+        self.__dict__.update(values)
+
+
+def read_plainly(words: "Sequence[str]", table: tuple[Option, ...]) -> Parsed | None:
+    """Return what argparse makes of a command line that is written out: whole names, each value in place.
+
+    None for any other: abbreviations, help and mistakes are argparse's, whose import takes as long as the rest of
+    generating a spec.
+    """
+    known = {flag: option for option in table for flag in option.flags}
+    values: dict[str, Any] = {option.destination: None for option in table}
+    rest = list(words)
+    while rest:
+        name, equals, value = rest.pop(0).partition("=")
+        option = known.get(name)
+        if option is None or not name.startswith("--"):
+            return None
+        if option.kind == "flag":
+            if equals:
+                return None
+            values[option.destination] = "true"
+            continue
+        if not equals:
+            if not rest or rest[0].startswith("-"):
+                return None
+            value = rest.pop(0)
+        if option.kind == "list":
+            values[option.destination] = [*(values[option.destination] or ()), value]
+        else:
+            values[option.destination] = value
+    return Parsed(values)
 
 
 def add_inject_options(parser: "argparse.ArgumentParser") -> None:
