@@ -310,8 +310,17 @@ def generate_gpus(settings: Settings) -> Generated:
 
 def ask_about_modes(settings: Settings, inventory: Inventory) -> tuple[Inventory, tuple[str, ...]]:
     """Return the inventory with what NVML knows; or as it was, with a note why NVML could not be asked."""
+    from nvinject.host.nvml import ask_nvml, complete_inventory
+
+    driver = inventory.driver
+    known = [library for library in driver.libraries if library.soname.startswith(catalog.MANAGEMENT_LIBRARY)]
+    library = next((planner.below(inventory.roots.driver, found.path) for found in known if found.bits == 64), "")
     try:
-        return find_inventory(settings, nvml=True), ()
+        if not library:
+            return find_inventory(settings, nvml=True), ()
+        # The host was just looked at: only the question is new.
+        answer = ask_nvml(library, driver.version, settings.policy.nvml_timeout)
+        return complete_inventory(inventory, answer), ()
     except HostError as error:
         note = f"{error.message}; a GPU in MIG mode without a MIG device could not be told apart"
         return inventory, (note,)
