@@ -4,6 +4,7 @@ Belongs here: looking for what the catalogue names, below the driver root. Does 
 (libraries.py) and the places in a container. What is not there is simply not in the result: no installation has it all.
 """
 
+import errno
 import stat
 
 from nvinject.core.catalog import BINARY_DIRECTORIES, BinaryRow, ConfigurationRow, FirmwareRow, SocketRow
@@ -22,11 +23,19 @@ def find_binaries(root: Root, rows: tuple[BinaryRow, ...], search_path: str) -> 
     found = []
     for row in rows:
         for directory in directories:
-            path = _regular_file(root, f"{directory.rstrip('/')}/{row.name}")
+            path = _program(root, f"{directory.rstrip('/')}/{row.name}")
             if path:
                 found.append(HostFile(name=row.name, path=path))
                 break
     return tuple(found)
+
+
+def _program(root: Root, path: str) -> str:
+    """Return the program's path, "" where it is not or where this user may not look, as a shell passes it over."""
+    try:
+        return _regular_file(root, path)
+    except HostError:
+        return ""
 
 
 def _regular_file(root: Root, path: str) -> str:
@@ -62,7 +71,7 @@ def find_sockets(
             try:
                 located = root.locate(path)
             except HostError as error:
-                if not isinstance(error.__cause__, PermissionError):
+                if not isinstance(error.__cause__, OSError) or error.__cause__.errno != errno.EACCES:
                     raise
                 # A daemon's folder may be closed to this user; the container does without the socket.
                 notes.append(f"{error.message} ({row.reason})")
@@ -78,7 +87,7 @@ def find_configuration(root: Root, rows: tuple[ConfigurationRow, ...]) -> tuple[
     found = []
     for row in rows:
         for directory in CONFIGURATION_DIRECTORIES:
-            path = _regular_file(root, f"{directory.rstrip('/')}/{row.name}")
+            path = _program(root, f"{directory.rstrip('/')}/{row.name}")
             if path:
                 found.append(HostFile(name=row.name, path=path))
                 break

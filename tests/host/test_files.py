@@ -1,5 +1,9 @@
 """Programs, firmware, sockets and configuration: where they are looked for, and what does not count."""
 
+import contextlib
+import os
+from collections.abc import Iterator
+
 import pytest
 
 from nvinject.core import catalog
@@ -43,6 +47,29 @@ def test_binary_behind_links(tree: HostTree) -> None:
     with Root(str(tree.root)) as root:
         found = files.find_binaries(root, SMI, "/usr/bin")
     assert found == (HostFile(name="nvidia-smi", path="/usr/lib/nvidia/current/nvidia-smi"),)
+
+
+def test_a_directory_of_path_that_is_closed_is_passed_over(tree: HostTree) -> None:
+    """As in a shell: what this user may not look into is no reason to fail (root's PATH in an ordinary user's hook)."""
+    tree.write("/private/bin/nvidia-smi")
+    tree.write("/usr/bin/nvidia-smi")
+    (tree.root / "private").chmod(0)
+    with Root(str(tree.root)) as root, as_ordinary_user():
+        found = files.find_binaries(root, SMI, "/private/bin:/usr/bin")
+    assert found == (HostFile(name="nvidia-smi", path="/usr/bin/nvidia-smi"),)
+
+
+@contextlib.contextmanager
+def as_ordinary_user() -> Iterator[None]:
+    """Give up the rights of root for a while, where we have them."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
 
 
 def test_firmware(tree: HostTree) -> None:
