@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from nvfakes import declaration
+from nvfakes import control, declaration
 from nvfakes.nvml.build import cache_directory
 
 Runner = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -100,11 +100,13 @@ def test_nothing_is_left_after_a_kill(lanes: dict[str, str]) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == b"there\n"
         assert not Path("/dev/nvidia0").exists()
+        assert process.pid in control.running()
         process.send_signal(signal.SIGKILL)
     for _ in range(100):
-        if host_state() == before:
+        if host_state() == before and process.pid not in control.running():
             break
         time.sleep(0.05)
+    assert process.pid not in control.running()
     assert host_state() == before
 
 

@@ -4,6 +4,7 @@
  * itself; CUDA shows one MIG device at most, and only where no whole GPU is visible.
  */
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "layout.h"
 
@@ -92,9 +93,7 @@ static int add_named(const char *word, u32 length) {
     return 0;
 }
 
-API cuInit(u32 flags) {
-    if (flags)
-        return CUDA_INVALID_VALUE;
+static int initialise(void) {
     if (count_of_devices > 0)
         return CUDA_SUCCESS;
     switch (nvmlInit_v2()) {
@@ -125,6 +124,17 @@ API cuInit(u32 flags) {
         return CUDA_SUCCESS;
     count_of_devices = -1;
     return CUDA_NO_DEVICE;
+}
+
+API cuInit(u32 flags) {
+    static i32 busy;
+    if (flags)
+        return CUDA_INVALID_VALUE;
+    while (__atomic_exchange_n(&busy, 1, __ATOMIC_ACQUIRE))
+        usleep(50);
+    int status = initialise();
+    __atomic_store_n(&busy, 0, __ATOMIC_RELEASE);
+    return status;
 }
 
 API cuDriverGetVersion(i32 *version) {
