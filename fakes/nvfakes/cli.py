@@ -121,9 +121,13 @@ def _parser() -> "argparse.ArgumentParser":
 
 def _ps(_options: "argparse.Namespace") -> int:
     from nvfakes import control
+    from nvfakes.errors import VerbError
 
     for process in control.running():
-        status = control.ask(process, "status")
+        try:
+            status = control.ask(process, "status")
+        except VerbError:
+            continue  # gone meanwhile
         print(f"{process}\t{status['machine']}\t{status['lane']}\t{status['root']}")
     return 0
 
