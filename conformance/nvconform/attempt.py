@@ -93,6 +93,8 @@ class Attempt:
             self.leftovers = reap()
         self.seen = inside.seen
         self.problems += inside.problems
+        if injected is not None:
+            self._apply_differences(expander)
 
     def _explain_no_hook(self, created: Created) -> None:
         log = created.log.strip()
@@ -179,6 +181,22 @@ class Attempt:
         nodes = observe.machine_nodes(self.setup.machine_root)
         real = self.setup.lane != "rootless"
         return Expander(self.case, injected, self.setup.sets, nodes, real_numbers=real)
+
+    def _apply_differences(self, _: Expander) -> None:
+        """Turn the expectation into what the implementation's adapter says that it does instead."""
+        conditions = {self.setup.lane, *(["read-only"] if self.case.container.readonly else [])}
+        for difference in self.setup.implementation.get("differences", []):
+            if conditions & set(difference.get("when", conditions)):
+                self._apply_difference(difference["path"], difference.get("becomes", ""))
+
+    def _apply_difference(self, path: str, becomes: str) -> None:
+        mounts = self.expected.mounts
+        nodes = self.expected.nodes if path == "nodes" else {}
+        for target in [one for one in mounts if one == path or one.startswith(f"{path}/") or one in nodes]:
+            if becomes:
+                mounts[target] = becomes
+            else:
+                del mounts[target]
 
     def _judge(self, cache_before: list[str]) -> list[str]:
         expect = self._expectation()

@@ -98,5 +98,10 @@ class DriverRoot:
 
 
 def _make_socket(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
-        server.bind(str(path))
+    """Bind a socket through its folder's descriptor, because a socket's address holds only 108 bytes."""
+    parent = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+            server.bind(f"/proc/self/fd/{parent}/{path.name}")
+    finally:
+        os.close(parent)

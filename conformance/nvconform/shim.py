@@ -176,22 +176,10 @@ class RuntimeAttempt(Attempt):
 
     def _apply_differences(self, expander: Expander) -> None:
         """Turn the expectation into what this implementation says that it does instead."""
-        conditions = {self.setup.lane, *(["read-only"] if self.case.container.readonly else [])}
-        for difference in self.setup.implementation.get("differences", []):
-            if conditions & set(difference.get("when", conditions)):
-                self._apply_difference(difference["path"], difference.get("becomes", ""))
+        super()._apply_differences(expander)
         if self.case.container.readonly and self.expected.cache:
             self.expected.mounts[LOADER_CACHE] = f"{expander.sets['flags']['proc-part']} generated"
         self._take_bound_links()
-
-    def _apply_difference(self, path: str, becomes: str) -> None:
-        mounts = self.expected.mounts
-        nodes = self.expected.nodes if path == "nodes" else {}
-        for target in [one for one in mounts if one == path or one.startswith(f"{path}/") or one in nodes]:
-            if becomes:
-                mounts[target] = becomes
-            else:
-                del mounts[target]
 
     def _take_bound_links(self) -> None:
         """Accept a file bound where a link is expected, if it is the file that the link leads to."""
