@@ -103,7 +103,7 @@ def _serve_one(lane: Lane, client: socket.socket) -> bytes:
         if request[0] != "status" and uid not in {0, os.getuid()}:
             raise VerbError("only the machine's owner may change it")
         return json.dumps({"result": _carry_out(lane, request)}).encode()
-    except (FakeError, ValueError, IndexError, TypeError, OSError) as error:
+    except (FakeError, ValueError, LookupError, TypeError, OSError) as error:
         return json.dumps({"error": str(error)}).encode()
 
 
@@ -146,7 +146,7 @@ def _nvml(lane: Lane, words: Sequence[str], *, privileged: bool) -> str:
         number = _nvml_change(lane, words[0], words[1:])
     except VerbError as error:
         return f"{_CODES.get(str(error), _NOT_SUPPORTED)} 0"
-    except (ValueError, IndexError):
+    except (ValueError, LookupError):
         return f"{_INVALID} 0"
     return f"{_OK} {number}"
 
