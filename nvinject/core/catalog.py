@@ -463,7 +463,7 @@ def symlinks_for(sonames: tuple[str, ...], capabilities: tuple[str, ...] = ()) -
     return tuple(
         row
         for row in SYMLINKS
-        if is_wanted(row.capabilities, capabilities) and any(soname.startswith(row.beside) for soname in sonames)
+        if any(soname.startswith(row.beside) for soname in sonames) and is_wanted(row.capabilities, capabilities)
     )
 
 
