@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import NoReturn
 
+# SIGPIPE and SIGXFSZ, which Python ignores; a container would inherit that. The numbers are those of x86 and Arm.
+_RESTORED = (13, 25)
+
 
 def find_low_level(candidates: tuple[str, ...], environ: "Mapping[str, str]") -> str:
     """Return the first candidate that can be executed; names are looked for on PATH, then in the usual places.
@@ -46,21 +49,32 @@ def _is_this_program(path: str) -> bool:
     return False
 
 
+def run_and_wait(path: str, words: tuple[str, ...]) -> int:
+    """Run the low-level runtime with the engine's own words and return its exit code; raises HostError."""
+    try:
+        child = os.posix_spawn(path, [path, *words], os.environ, setsigdef=_RESTORED)
+    except OSError as error:
+        raise _cannot_execute(path, error) from error
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return code if code >= 0 else 128 - code  # as a shell tells of a signal
+
+
 def become(path: str, words: tuple[str, ...]) -> "NoReturn":
     """Replace this process by the low-level runtime with the engine's own words; raises HostError."""
     import _signal  # type: ignore[import-not-found]  # the C part alone: signal.py imports enum, 3 ms
 
-    # Python ignores these two; a container would inherit that.
-    for name in ("SIGPIPE", "SIGXFSZ"):
-        number = getattr(_signal, name, None)
-        if number is not None:
-            _signal.signal(number, _signal.SIG_DFL)
+    for number in _RESTORED:
+        _signal.signal(number, _signal.SIG_DFL)
     sys.stdout.flush()
     sys.stderr.flush()
     try:
         os.execv(path, [path, *words])
     except OSError as error:
-        raise HostError(
-            f"cannot execute the low-level runtime {path}: {error.strerror}",
-            "mend it, or name another in nvidia-container-runtime.runtimes",
-        ) from error
+        raise _cannot_execute(path, error) from error
+
+
+def _cannot_execute(path: str, error: OSError) -> HostError:
+    return HostError(
+        f"cannot execute the low-level runtime {path}: {error.strerror}",
+        "mend it, or name another in nvidia-container-runtime.runtimes",
+    )

@@ -9,7 +9,7 @@ import os
 import sys
 
 from nvinject.cli.hook import read_config
-from nvinject.cli.lowlevel import become, find_low_level
+from nvinject.cli.lowlevel import become, find_low_level, run_and_wait
 from nvinject.cli.ocicall import CREATING, parse_call
 from nvinject.cli.shimlog import EngineLog, ShimLog
 from nvinject.configfile import find_config, swarm_names_without_parsing
@@ -71,6 +71,10 @@ def main(arguments: "list[str]") -> int:
             print_version()
         elif call.command in CREATING:
             undo = prepare(call, engine, name=name, low_level=low_level)
+        elif call.command == "delete":
+            folders = generated_for(call.identifier)
+            if folders:
+                return delete(low_level, words, folders)
         become(low_level, words)
     except NvinjectError as error:
         undo()
@@ -83,6 +87,29 @@ def main(arguments: "list[str]") -> int:
 
 def _nothing() -> None:
     pass
+
+
+def generated_for(identifier: str) -> "list[str]":
+    """Return the run directories of a container; the quick launcher knows these places as well."""
+    if not identifier or "/" in identifier or identifier in {".", ".."}:
+        return []
+    from nvinject.render.rundirectory import candidate_bases
+
+    return [f"{base}/{identifier}" for base in candidate_bases(os.environ) if os.path.isdir(f"{base}/{identifier}")]
+
+
+def delete(low_level: str, words: tuple[str, ...], folders: "list[str]") -> int:
+    """Let the low-level runtime delete a container, then remove what was generated for it; returns its exit code."""
+    from nvinject.render.rundirectory import remove_tree
+
+    code = run_and_wait(low_level, words)
+    if code == 0:
+        for folder in folders:
+            try:
+                remove_tree(folder)
+            except OSError as error:  # the container has gone all the same; the next create sweeps
+                sys.stderr.write(f"nvinject: warning: cannot remove {folder}: {error.strerror}\n")
+    return code
 
 
 def parse_own(arguments: "list[str]") -> "tuple[str, str, tuple[str, ...] | None]":

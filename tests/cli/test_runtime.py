@@ -157,6 +157,22 @@ def test_other_calls_are_silent(node: Node, words: tuple[str, ...], through: str
     assert node.called() == [str(node.low_level), *words]
 
 
+@pytest.mark.parametrize("code", ["0", "5"])
+def test_delete_by_the_interpreter(node: Node, code: str) -> None:
+    """Where the launcher cannot read the configuration, the interpreter removes what was generated."""
+    node.write_config()
+    plain = node.config.read_text()
+    node.config.write_text(plain.replace('["', '[\n"', 1))
+    generated = node.folder / "nvinject" / "id"
+    generated.mkdir(parents=True)
+    (generated / "file").touch()
+    done = node.run("delete", "id", XDG_RUNTIME_DIR=str(node.folder), RECORDER_CODE=code)
+    assert (done.returncode, done.stdout, done.stderr) == (int(code), "", "")
+    assert node.called() == [str(node.low_level), "delete", "id"]
+    assert generated.exists() is (code != "0")
+    assert int((node.folder / "signals").read_text().split()[1], 16) & (1 << 12 | 1 << 24) == 0
+
+
 def test_signals_are_not_left_ignored(node: Node) -> None:
     """Python ignores SIGPIPE (13) and SIGXFSZ (25); a container must not inherit that."""
     node.write_spec()
