@@ -177,8 +177,10 @@ class RuntimeAttempt(Attempt):
     def _apply_differences(self, expander: Expander) -> None:
         """Turn the expectation into what this implementation says that it does instead."""
         super()._apply_differences(expander)
-        if self.case.container.readonly and self.expected.cache:
-            self.expected.mounts[LOADER_CACHE] = f"{expander.sets['flags']['proc-part']} generated"
+        if self.case.container.readonly:
+            # What would be written into the image is generated beside it and bound.
+            for path in (*([LOADER_CACHE] if self.expected.cache else []), *expander.expected.also.files):
+                self.expected.mounts[path] = f"{expander.sets['flags']['proc-part']} generated"
         self._take_bound_links()
 
     def _take_bound_links(self) -> None:
