@@ -13,6 +13,7 @@ from nvinject.core.request import make_request, read_requirements
 from nvinject.core.sources import ContainerSpec
 from nvinject.errors import ContainerError, HostError, RequestError
 from nvinject.formats.oci import rootfs_path
+from nvinject.leanos import close_quietly
 from nvinject.linux.inroot import ignore_absence
 from nvinject.render import bundle as bundles
 from nvinject.render import oci
@@ -140,7 +141,7 @@ class Shim:
                 raise
         finally:
             if root_fd >= 0:
-                os.close(root_fd)
+                close_quietly(root_fd)
 
     def open_rootfs(self) -> int:
         """Open the root file system; -1 where it is not there yet, as with runtimes that mount it themselves."""

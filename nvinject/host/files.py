@@ -34,8 +34,14 @@ def _program(root: Root, path: str) -> str:
     """Return the program's path, "" where it is not or where this user may not look, as a shell passes it over."""
     try:
         return _regular_file(root, path)
-    except HostError:
+    except HostError as error:
+        if not _is_closed(error):
+            raise
         return ""
+
+
+def _is_closed(error: HostError) -> bool:
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EACCES
 
 
 def _regular_file(root: Root, path: str) -> str:
@@ -71,7 +77,7 @@ def find_sockets(
             try:
                 located = root.locate(path)
             except HostError as error:
-                if not isinstance(error.__cause__, OSError) or error.__cause__.errno != errno.EACCES:
+                if not _is_closed(error):
                     raise
                 # A daemon's folder may be closed to this user; the container does without the socket.
                 notes.append(f"{error.message} ({row.reason})")

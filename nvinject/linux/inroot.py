@@ -221,7 +221,7 @@ class _Walk:
     def close(self) -> None:
         """Close the held directories."""
         for held in self._stack:
-            os.close(held)
+            os.close_quietly(held)
         self._stack = []
 
 

@@ -36,13 +36,14 @@ def replace_file(path: str, content: bytes) -> None:
             temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, stat.S_IMODE(status.st_mode)
         )
         try:
-            _fill(descriptor, content, status)
+            try:
+                _fill(descriptor, content, status)
+            finally:
+                os.close(descriptor)  # before the rename: what it reports must not come after the change
             os.rename(temporary, path)
         except OSError:
             os.unlink(temporary)
             raise
-        finally:
-            os.close(descriptor)
     except OSError as error:
         raise ContainerError(
             f"cannot write {path}: {error.strerror}; the container's configuration is unchanged",

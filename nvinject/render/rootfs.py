@@ -10,6 +10,7 @@ import stat
 
 from nvinject.core.plan import BindFile, CreateSymlink, MaskDirectory, UpdateLoaderCache
 from nvinject.errors import ContainerError, NvinjectError
+from nvinject.leanos import close_quietly
 from nvinject.linux import mounts
 from nvinject.linux.inroot import open_in_root
 from nvinject.render.journal import Journal
@@ -127,7 +128,7 @@ def write_rootfs(operations: "tuple[Operation, ...]", root_fd: int, log: "Callab
             except (OSError, NvinjectError) as error:
                 raise _failure(operation, error, journal.undo()) from error
     finally:
-        os.close(descriptors_fd)
+        close_quietly(descriptors_fd)
     return journal
 
 

@@ -43,11 +43,17 @@ def choose_base(environ: "Mapping[str, str]") -> str:
     failure: OSError | None = None
     for base in candidate_bases(environ):
         try:
-            if not os.path.isdir(base):
+            try:
+                os.mkdir(base, BASE_MODE)
+            except FileExistsError:
+                pass
+            except FileNotFoundError:
                 os.makedirs(base, BASE_MODE, exist_ok=True)
             _check_base(base)
         except OSError as error:
             failure = error
+            if error.errno in {errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM}:
+                break  # our own trouble, not one of the folder
         else:
             return base
     assert failure is not None
