@@ -222,7 +222,9 @@ class Held:
             name = f"mount {inside}"
             while name in things:
                 name += "+"
-            things[name] = f"{fields[3]} {fields[5]} {shared} {fields[separator + 1]}"
+            # Another program on this machine may remove what one of the host's mounts shows.
+            root = fields[3].removesuffix("//deleted")
+            things[name] = f"{root} {fields[5]} {shared} {fields[separator + 1]}"
             if fields[separator + 1] == "tmpfs" and inside not in {"", "/dev"} and not inside.startswith("host:"):
                 place = Path(f"/proc/{self.pid}/root{target}")
                 if not place.is_dir():
