@@ -134,6 +134,7 @@ class _Builder:
         self._hwcaps = list(old.hwcaps)
         self._rows: list[Row | None] = list(old.rows)
         self._additions: list[Row] = []
+        self._kept: list[object] = []
         # Old rows and libraries to inject, by directory and file name; rows are numbers, second ones of a file apart.
         self._groups: dict[str, dict[str, int]] = {}
         self._doubles: dict[int, list[int]] = {}
@@ -241,6 +242,7 @@ class _Builder:
             self._drop_replaced(group, known, injected)
             known.update((name, library.soname) for name, library in injected.items())
         survey = ldsearch.survey(listing, known, _link_reader(directory.fd))
+        self._kept += (listing, known, survey)  # the process ends soon: freeing thousands of names one by one is waste
         self._drop(group, survey.gone)
         self._drop(group, self._dangling(directory.path, survey.doubtful))
         if survey.unread:

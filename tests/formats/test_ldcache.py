@@ -335,3 +335,14 @@ def test_rows_by_the_beginning_of_their_sonames(old: bool) -> None:
     found = parse_table(data, frozenset({b"libcud", b"libnvi"})).rows
     assert [row[0] for row in found] == ["libcuda.so.1", "libcudart.so.12", "libnvidia-ml.so.1"]
     assert found == tuple(row for row in parse_table(data).rows if row[0][:6] in {"libcud", "libnvi"})
+
+
+def test_a_cache_that_ends_within_its_last_string() -> None:
+    """Without extensions nothing follows the strings, not even a second zero."""
+    row = ("libz.so.1", "/lib/libz.so.1", 0x303, 0, 0)
+    whole = format_table(Table(rows=(row,)))
+    end = whole.index(b"/lib/libz.so.1\0") + len("/lib/libz.so.1\0")
+    bare = whole[:32] + bytes(4) + whole[36:end]  # offset of extensions: none
+    assert parse_table(bare).rows == (row,)
+    with pytest.raises(LoaderCacheError, match="does not end"):
+        parse_table(bare[:-1])
