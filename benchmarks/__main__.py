@@ -49,6 +49,9 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--interpreter", default=sys.executable, help="the interpreter to install for")
     options.add_argument("--output", type=Path, default=Path(__file__).parent / "results", metavar="DIR")
     options.add_argument("--seed", type=int, default=1, help="of the order within rounds")
+    options.add_argument(
+        "--no-priority", action="store_true", help="let other work of the machine disturb (default: SCHED_FIFO)"
+    )
     options.add_argument("--strict", action="store_true", help="exit with 3 where a limit is missed")
     return options
 
@@ -58,7 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="nvinject-bench-") as folder:
         adapters = [Adapter(name, Path(folder), options.interpreter) for name in options.adapter]
-        machines = Machines(settings_for(Path(folder), options.interpreter, adapters))
+        settings = settings_for(Path(folder), options.interpreter, adapters)
+        machines = Machines({**settings, "priority": not options.no_priority})
         try:
             measured = measure(machines, options, choose(options.only, adapters))
         except WorkerError as error:
