@@ -40,7 +40,7 @@ _GPU_KEYS = (
     "uuid",
 )  # fmt: skip
 _MOCK_KEYS = ("version", "system", "device_defaults", "devices", "nvlink", "pcie_topology", "num_devices")
-SOCKETS = ("persistenced", "fabricmanager")
+SOCKETS = ("persistenced", "fabricmanager", "mps")
 
 
 class _Place:

@@ -204,6 +204,8 @@ def _kernel(base: Path, stories: Mapping[str, surfaces.Story]) -> Document:
     if (base / "proc/driver/nvidia/capabilities/fabric-imex-mgmt").exists():
         found.setdefault("imex", {})["management"] = True
     sockets = [name for name in ("persistenced", "fabricmanager") if (base / f"run/nvidia-{name}/socket").exists()]
+    if any((base / folder / "control").exists() for folder in ("run/nvidia-mps", "tmp/nvidia-mps")):
+        sockets.append("mps")
     if sockets:
         found["sockets"] = sockets
     lines = (line.partition(":") for line in _text(base / "proc/driver/nvidia/params").splitlines())

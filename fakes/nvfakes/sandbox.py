@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from nvfakes import control, kernel
+from nvfakes import control, kernel, tree
 from nvfakes.errors import FakeError, SandboxError
 from nvfakes.lane import Lane, enter
 from nvfakes.machine import Machine
@@ -50,6 +50,7 @@ def environment(lane: Lane, holder: int) -> dict[str, str]:
     """Return the environment of a command on the machine."""
     return {
         **os.environ,
+        **tree.environment(lane.machine, lane.root),
         "NVFAKES_ROOT": lane.root,
         "NVFAKES_LANE": lane.name,
         "NVFAKES_MACHINE": lane.machine.name,

@@ -70,6 +70,15 @@ class Socket(Entry):
     """An AF_UNIX socket at which nobody listens."""
 
 
+# The daemon's default is below /tmp, which a machine shares with its host; its variable names another directory.
+MPS_DIRECTORY = "/run/nvidia-mps"
+
+
+def environment(machine: Machine, root: str) -> dict[str, str]:
+    """Return the variables that the machine's daemons want their clients to have."""
+    return {"CUDA_MPS_PIPE_DIRECTORY": root.rstrip("/") + MPS_DIRECTORY} if "mps" in machine.sockets else {}
+
+
 def entries(machine: Machine, *, dev_directory: str = "", facts: Mapping[str, str] | None = None) -> list[Entry]:
     """Return the whole tree in order of paths, less what the machine file declares missing.
 
@@ -261,7 +270,11 @@ def capabilities(machine: Machine) -> Iterator[tuple[int, int]]:
 
 def _sockets(machine: Machine) -> Iterator[Entry]:
     for name in machine.sockets:
-        yield Socket(f"/run/nvidia-{name}/socket")
+        if name == "mps":
+            yield Socket(f"{MPS_DIRECTORY}/control")
+            yield File(f"{MPS_DIRECTORY}/nvidia-cuda-mps-control.pid", b"")
+        else:
+            yield Socket(f"/run/nvidia-{name}/socket")
 
 
 def can_make_nodes(directory: Path) -> bool:

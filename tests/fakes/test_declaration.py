@@ -51,7 +51,7 @@ BAD_FILES = (
     ("gpus: {model: t4}", 1, "gpus: must be a list"),
     ("majors: {nvidia-umv: 3}", 1, "majors.nvidia-umv: unknown key, did you mean nvidia-uvm?"),
     ("majors: {nvidia-uvm: 0}", 1, "majors.nvidia-uvm: 0 is not between 1 and 4095"),
-    ("sockets: [telnetd]", 1, "sockets[0]: 'telnetd' is none of persistenced, fabricmanager"),
+    ("sockets: [telnetd]", 1, "sockets[0]: 'telnetd' is none of persistenced, fabricmanager, mps"),
     ("deviate: {module: gone}", 1, "deviate.module: 'gone' is none of loaded, unloaded"),
     ("lib32: maybe", 1, "lib32: 'maybe' is none of true, false"),
     ("drm: true\ndrm: false", 2, "drm: is given twice"),

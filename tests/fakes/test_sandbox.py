@@ -64,6 +64,15 @@ def test_root_lane_stands_at_the_real_paths(on_machine: Runner) -> None:
     ]
 
 
+def test_the_multi_process_service_has_its_pipes(on_machine: Runner, tmp_path: Path) -> None:
+    """The folder is private to the machine, and its clients are told where it is."""
+    machine = tmp_path / "mps.yaml"
+    machine.write_text("driver: {version: 570.133.20, cuda: '12.8'}\ngpus: [{model: h100}]\nsockets: [mps]\n")
+    done = on_machine(str(machine), "sh", "-c", "echo $CUDA_MPS_PIPE_DIRECTORY; ls $CUDA_MPS_PIPE_DIRECTORY")
+    assert done.stdout.split() == ["/run/nvidia-mps", "control", "nvidia-cuda-mps-control.pid"]
+    assert not Path("/run/nvidia-mps").exists()
+
+
 def test_the_hosts_loader_and_lspci_see_the_machine(on_machine: Runner) -> None:
     listing = on_machine("two-h100", "ldconfig", "-p").stdout
     assert "libcuda.so.1 (libc6,x86-64) => /usr/lib/x86_64-linux-gnu/libcuda.so.1" in listing or "aarch64" in listing
