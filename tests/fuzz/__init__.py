@@ -1,0 +1,1 @@
+"""Random and mutated input for everything that a container or an image controls."""
