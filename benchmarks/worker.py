@@ -29,10 +29,12 @@ class Worker:
     def __init__(self, settings: dict[str, Any]) -> None:
         """Take the settings and make a working directory in memory."""
         self.settings = settings
+        self.has_priority = False
         if settings["priority"]:
             # Everything that is started from here on runs before other work of the machine, one process at a time.
             with contextlib.suppress(PermissionError):
                 os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(PRIORITY))
+                self.has_priority = True
         self.work = Path(tempfile.mkdtemp(prefix="nvbench-"))
         kernel.mount("tmpfs", str(self.work), "tmpfs", 0, f"mode=0755,size={MEBIBYTES}m")
         self.images: dict[tuple[int, str], Path] = {}
@@ -86,11 +88,14 @@ class Worker:
         state = ["--root", str(self.work / "runtime")]
         create = [*state, "create", "--bundle", str(bundle.bundle), bundle.name]
         runtime = str(self.settings["runtime"])
+        # A process of SCHED_FIFO may not enter a container's cgroup of the cpu controller: its children must not be one.
+        first = ["/usr/bin/chrt", "--reset-on-fork", "-f", str(PRIORITY)] if self.has_priority else []
+        usual = ["/usr/bin/chrt", "-o", "0"] if self.has_priority else []
         try:
             if case["group"] == "create":
-                return self._measure(case, action, [*self.command(case), *create], None)
-            subprocess.run([runtime, *create], check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-            return self._measure(case, action, [*self.command(case), *state, "state", bundle.name], None)
+                return self._measure(case, action, [*first, *self.command(case), *create], None)
+            subprocess.run([*usual, runtime, *create], check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+            return self._measure(case, action, [*first, *self.command(case), *state, "state", bundle.name], None)
         finally:
             subprocess.run([runtime, *state, "delete", "--force", bundle.name], check=False, stderr=subprocess.DEVNULL)
 
