@@ -349,12 +349,18 @@ class ShimRuns:
         from nvconform import observe
 
         things = dict(self.bench.host(stage).things)
-        things["config.json"] = (stage.bundle / "config.json").read_text()
-        things |= {f"file {path}": text for path, text in observe.tree(stage.rootfs).items()}
+        text = (stage.bundle / "config.json").read_text()
+        things |= {f"file {path}": found for path, found in observe.tree(stage.rootfs).items()}
         for top in self._run_directories(stage):
-            things |= {f"{top}{path}": text for path, text in observe.picture(top).items() if ".json" not in path}
-            # The root's identity, device and inode, is another one each time.
-            things |= {str(path): IDENTITY.sub("N", path.read_text()) for path in top.glob("*.json")}
+            # Either of the two places will do.
+            text = text.replace(str(top), "RUN")
+            if top.exists():
+                for path, found in observe.picture(top).items():
+                    things[f"RUN{path}"] = found
+                # The root's identity, device and inode, is another one each time.
+                for file in top.glob("*.json"):
+                    things[f"RUN/{file.name}"] = IDENTITY.sub("N", file.read_text().replace(str(top), "RUN"))
+        things["config.json"] = text
         return Picture(things)
 
     def _run_directories(self, stage: Stage) -> tuple[Path, ...]:
@@ -391,11 +397,23 @@ class ShimRuns:
         problems = judge_words(outcome, fault)
         after = self._picture(stage)
         expected = self.golden if outcome.code == 0 else self.untouched
+        if fault.name == "execve" and outcome.code:
+            expected = self._untouched_but_files()
         kind = "edited in part" if outcome.code == 0 else "refused but changed"
         problems += [f"{kind}: {line[:400]}" for line in expected.differences(after)[:5]]
         if outcome.code == 0 or problems:
             self.drop()
         return outcome, failing.done, problems
+
+    def _untouched_but_files(self) -> Picture:
+        """Return what may be left when the low-level runtime, the very last step, cannot be executed.
+
+        The files that were replaced are gone by then. What was written to the root file system stays: that of a
+        container which is not created, and the next create finds what it would write.
+        """
+        files = {name: text for name, text in self.golden.things.items() if name.startswith("file ")}
+        others = {name: text for name, text in self.untouched.things.items() if not name.startswith("file ")}
+        return Picture({**others, **files})
 
     def drop(self) -> None:
         """Remove the bundle, and what the shim made for it."""
