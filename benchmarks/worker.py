@@ -88,7 +88,7 @@ class Worker:
         state = ["--root", str(self.work / "runtime")]
         create = [*state, "create", "--bundle", str(bundle.bundle), bundle.name]
         runtime = str(self.settings["runtime"])
-        # A process of SCHED_FIFO may not enter a container's cgroup of the cpu controller: its children must not be one.
+        # A process of SCHED_FIFO may not enter a cgroup of the cpu controller, where runc puts the container.
         first = ["/usr/bin/chrt", "--reset-on-fork", "-f", str(PRIORITY)] if self.has_priority else []
         usual = ["/usr/bin/chrt", "-o", "0"] if self.has_priority else []
         try:
