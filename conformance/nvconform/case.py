@@ -29,6 +29,7 @@ class Container:
 
     `files`, `links`, `directories`, `fifos` and `libraries` are laid over the image in this order after `remove`.
     `libraries` are path -> SONAME of generated shared objects. `spec` is a JSON merge patch for config.json.
+    `identities` names a map of user ids (stage.py); nobody but root may enter a `closed` bundle.
     """
 
     image: str = "deb"
@@ -45,6 +46,7 @@ class Container:
     readonly: bool = False
     filesystem: Filesystem | None = None
     identities: str = "range"
+    closed: bool = False
     spec: Mapping[str, Any] = field(default_factory=dict)
     stage: str = "prestart"
 

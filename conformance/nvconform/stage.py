@@ -79,6 +79,8 @@ class Stage:
             self.driver_root.build()
         self._write_config()
         self._write_bundle()
+        if self.case.container.closed:
+            self.bundle.chmod(0o700)
 
     def report(self, name: str) -> str:
         """Return what the wrapper around the injector wrote down under a name, or "" when it did not run."""

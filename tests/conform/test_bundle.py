@@ -65,6 +65,15 @@ def test_an_ordinary_users_container_has_no_device_rules_and_one_identity() -> N
     assert "gid=5" not in made["mounts"][2]["options"]
 
 
+def test_every_map_of_ids_has_roots_place() -> None:
+    from nvconform.stage import USER_NAMESPACES
+
+    for ranges in USER_NAMESPACES.values():
+        made = spec(Container(), ranges)
+        assert made["linux"]["gidMappings"] == made["linux"]["uidMappings"]
+        assert [inside for inside, _, _ in ranges].count(0) == 1
+
+
 def test_patches_of_a_case_win() -> None:
     assert spec(Container(spec={"hostname": None, "root": {"readonly": True}}))["root"] == {
         "path": "rootfs",

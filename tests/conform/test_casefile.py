@@ -137,8 +137,8 @@ def test_a_case_survives_the_way_to_the_worker(shipped: list[Case]) -> None:
 
 def test_the_shipped_cases_are_enough(shipped: list[Case]) -> None:
     runs = Counter(lane for case in shipped for lane in case.lanes)
-    assert runs["root"] >= 80
-    assert all(runs[lane] >= 20 for lane in LANES)
+    assert len(shipped) >= 250
+    assert all(runs[lane] >= 50 for lane in LANES)
 
 
 @pytest.mark.parametrize("situation", OBSERVED)
