@@ -4,7 +4,7 @@ Belongs here: which calls take paths, and the rules for them from the moment on 
 system. Does not belong here: tracing itself (tracing.py), a container to inject into (tracingcontainer.py). The rules:
 inside the root a path is resolved by openat2 with RESOLVE_IN_ROOT, or is one component that is not followed, relative
 to a held descriptor; a mount goes from a descriptor onto a descriptor. umount2 and the old mount know paths only: they
-are to be a number relative to the process's own /proc/self/fd.
+are to be a number relative to the process's own /proc/self/fd. Nothing of the image is mounted or run.
 """
 
 import contextlib
@@ -117,6 +117,8 @@ class PathProof:
         """Judge a call before it is made; never lets it fail."""
         if call.process not in self.holds and not self._inherits(call):
             return
+        if call.name in {"execve", "execveat"} and call.process in self.entered:
+            self.problems.append(f"{call.name}({call.word(0)!r}): a program is run in the container's namespaces")
         for argument in CALLS.get(call.name, ()):
             self._judge(call, argument)
 
@@ -217,6 +219,8 @@ class PathProof:
         if path == "" and directory != AT_FDCWD:
             if call.name == "move_mount" and call.arguments[4] & MOVE_MOUNT_BOTH_EMPTY != MOVE_MOUNT_BOTH_EMPTY:
                 return "does not go from descriptor to descriptor"
+            if call.name == "open_tree" and self._is_inside(call, directory):
+                return "mounts something of the image"
             return ""
         if call.name in {"mount", "umount2"}:
             if path in {"tmpfs", ""} and call.name == "mount":

@@ -57,6 +57,8 @@ WRONG = {
     'libc.syscall(429, root, b"", -100, b"/nonexistent/x", 4)': "from descriptor to descriptor",
     f'{ENTER}attempt(os.stat, "/etc/passwd")': "a path without descriptor",
     f'{ENTER}attempt(os.stat, "etc")': "a path without descriptor",
+    f'{ENTER}attempt(os.execv, "/nonexistent", ["x"])': "a program is run in the container",
+    'libc.syscall(428, root, b"", 0x1001)': "mounts something of the image",
 }
 
 
