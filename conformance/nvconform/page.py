@@ -49,12 +49,15 @@ def prepare(results: Sequence[Result], environments: Iterable[Mapping[str, str]]
     for result in results:
         case = cases.setdefault(str(result["id"]), _case(result))
         case["cells"][columns.index(column(result))] = _cell(result, lines)
+    # Runs are in the order of machines; a reader looks for families.
+    families = list(dict.fromkeys(identifier.split("/", maxsplit=1)[0] for identifier in cases))
+    ordered = sorted(cases.values(), key=lambda case: families.index(str(case["id"]).split("/", maxsplit=1)[0]))
     known = [name for name in profiles.features if any(name in case["features"] for case in cases.values())]
     return {
         "columns": [{"name": name, "counts": _counts(results, name)} for name in columns],
         "features": {name: {"title": profiles.features[name], "profile": profiles.profile_of[name]} for name in known},
         "environments": _distinct(environments),
-        "cases": list(cases.values()),
+        "cases": ordered,
         "lines": lines.texts,
     }
 

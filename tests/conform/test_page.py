@@ -83,6 +83,13 @@ def test_views_are_lines() -> None:
     ]
 
 
+def test_families_stay_together() -> None:
+    interleaved = [result("b/one"), result("a/one"), result("b/two"), result("a/one", lane="userns")]
+    data = page.prepare(interleaved, [], known_profiles())
+    assert [case["id"] for case in data["cases"]] == ["b/one", "b/two", "a/one"]
+    assert list(data["cases"][2]["cells"]) == [0, 1]
+
+
 def test_nothing_of_a_result_can_end_the_script(tmp_path: Path) -> None:
     text = render(tmp_path).read_text()
     data = text.split('type="application/json">')[1].split("</script>")[0]
