@@ -73,6 +73,17 @@ def test_a_lane_that_is_not_claimed_is_a_skip_with_its_reason(session: Session) 
     assert (result["status"], result["reason"]) == ("skipped", "stand-in does not claim the lane userns")
 
 
+def test_a_view_of_cgroup_v2_alone(tmp_path: Path, session: Session) -> None:
+    chosen = lane()
+    (tmp_path / "injector.sh").write_text("exit 0\n")
+    session.cgroup = "v2"
+    result = session.run(UNTOUCHED, chosen)
+    assert (result["cgroup"], result["runtime"]) == ("v2", "runc")
+    if result["status"] == "skipped":
+        pytest.skip(str(result["reason"]))
+    assert result["status"] == "passed", result["differences"]
+
+
 def test_nothing_of_a_session_is_left(tmp_path: Path, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = lane()
     (tmp_path / "injector.sh").write_text("exit 0\n")
