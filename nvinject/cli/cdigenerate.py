@@ -293,10 +293,9 @@ def generate_gpus(settings: Settings) -> Generated:
     elif ids == ("all",) and naming.might_be_empty(inventory.gpus):
         inventory, notes = ask_about_modes(settings, inventory)
         offered = naming.offers(ids, inventory.gpus)
+    plans = [(offer, plan_for(inventory, settings, (offer.token,))) for offer in offered]
     devices = [
-        DevicePlan(name=name, plan=plan_for(inventory, settings, (offer.token,)))
-        for offer in offered
-        for name in naming.names(offer, settings.strategies)
+        DevicePlan(name=name, plan=plan) for offer, plan in plans for name in naming.names(offer, settings.strategies)
     ]
     common = plan_for(inventory, settings, ("none",))
     if "none" in settings.device_ids:

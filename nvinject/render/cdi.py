@@ -100,7 +100,7 @@ def make_spec(
             name=device.name,
             edits=_without(
                 writer.edits(
-                    [one for one in device.plan.operations if one not in shared and one not in covers],
+                    [one for one in device.plan.operations if not (isinstance(one, MaskDirectory) or one in shared)],
                     device.environment,
                 ),
                 common_edits,
