@@ -99,7 +99,7 @@ class Record(metaclass=RecordType):
     def __hash__(self) -> int:
         """Hash kind and every field."""
         kind = type(self)
-        return hash((kind, tuple(getattr(self, field) for field in kind._fields)))
+        return hash((kind, *[getattr(self, field) for field in kind._fields]))
 
     def __repr__(self) -> str:
         """Show the value as the call that builds it."""

@@ -95,20 +95,14 @@ def make_spec(
     shared = set(common.operations)
     covers = [one for device in devices for one in device.plan.operations if isinstance(one, MaskDirectory)]
     common_edits = writer.edits([*common.operations, *covers], ENVIRONMENT)
-    own = [
-        cdi.Device(
-            name=device.name,
-            edits=_without(
-                writer.edits(
-                    [one for one in device.plan.operations if not (isinstance(one, MaskDirectory) or one in shared)],
-                    device.environment,
-                ),
-                common_edits,
-            ),
-            annotations=device.annotations,
-        )
-        for device in devices
-    ]
+    made: dict[tuple[int, tuple[str, ...]], cdi.Edits] = {}  # the names of one device share its plan
+    own = []
+    for device in devices:
+        key = (id(device.plan), device.environment)
+        if key not in made:
+            mine = [one for one in device.plan.operations if not (isinstance(one, MaskDirectory) or one in shared)]
+            made[key] = _without(writer.edits(mine, device.environment), common_edits)
+        own.append(cdi.Device(name=device.name, edits=made[key], annotations=device.annotations))
     if all_device and all(device.name != ALL for device in own):
         own.append(cdi.Device(name=ALL, edits=merge([device.edits for device in own])))
     draft = cdi.Spec(
