@@ -1,6 +1,6 @@
 """The C library's functions, called with the part of ctypes that this takes.
 
-`import ctypes` costs 2 ms, nearly half the interpreter's own start, for what the C module underneath does alone.
+`import ctypes` costs 1 to 2 ms, a fifth of the interpreter's own start, for what its C module does alone.
 Belongs here: functions, buffers, errno. Does not belong here: which functions there are (syscalls.py). Where the C
 module is another one than CPython's, ctypes itself serves.
 """
