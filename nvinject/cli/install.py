@@ -54,7 +54,10 @@ def close_inherited():
                 pass
 
 gc.disable()
-if sys.argv[0].endswith("/nvidia-cdi-hook") or sys.argv[1:2] == ["create-container"] or "-" in "".join(sys.argv[2:3]):
+# Installing compiled everything; a start under a limit of file sizes would leave cut byte code behind.
+sys.dont_write_bytecode = True
+named = sys.argv[0].endswith("/nvidia-cdi-hook") or "".join(sys.argv[2:3]).find("-") > 0
+if named or sys.argv[1:2] == ["create-container"]:
     # The working directory of these may be the one way to the container's root file system.
     close_inherited()
 elif sys.argv[1:2] == ["hook"] or sys.argv[0].endswith(("/nvidia-container-runtime-hook", "/nvidia-container-toolkit")):

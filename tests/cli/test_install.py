@@ -123,3 +123,22 @@ def test_a_runtime_of_another_toolkit_stays(tmp_path: Path, capsys: Capture) -> 
     assert command_line.main(["install", "--prefix", str(tmp_path), "--links"]) == 2
     assert str(other) in capsys.readouterr().err
     assert other.read_text() == "original"
+
+
+@pytest.mark.parametrize(("words", "kept"), [(["-config", "CONFIG", "prestart"], False), (["create-symlinks"], True)])
+def test_a_hook_leaves_the_working_directory(prefix: Path, tmp_path: Path, words: list[str], *, kept: bool) -> None:
+    """Only the hooks of CDI specs stay: there it may be the one way to the container's root file system."""
+    (tmp_path / "config.json").write_text("{}")
+    config = tmp_path / "config.toml"
+    config.touch()
+    done = subprocess.run(
+        [str(prefix / "bin" / "nvinject"), "hook", *(str(config) if word == "CONFIG" else word for word in words)],
+        input=json.dumps({"pid": 1, "bundle": "."}),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SECONDS,
+        env={},
+    )
+    assert ("./config.json does not exist" not in done.stderr) is kept, done.stderr
