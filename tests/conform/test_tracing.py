@@ -47,7 +47,8 @@ def test_what_is_killed_is_told_from_what_hangs() -> None:
 
 
 def test_what_is_left_running_is_named_and_ended() -> None:
-    outcome = tracing.run(["/bin/sh", "-c", "sleep 61 & exit 0"], on_entry=lambda _: None)
+    started = 'until read -r name < /proc/$!/comm && [ "$name" = sleep ]; do :; done'
+    outcome = tracing.run(["/bin/sh", "-c", f"sleep 61 & {started}; exit 0"], on_entry=lambda _: None)
     assert outcome.code == 0
     assert [left.split(" ", 1)[1] for left in outcome.left] == ["sleep 61"]
 
