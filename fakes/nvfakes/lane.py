@@ -44,6 +44,7 @@ class Lane:
         self.entries: dict[str, tree.Entry] = {}
         self.facts: dict[str, str] = {}
         self.host_cache = ldcache.Cache()
+        self._overlaid: list[str] = []  # the real folders that show user-space files; beneath them others may exist
 
     def build(self, facts: dict[str, str]) -> None:
         """Mount everything; `facts` are put into the NVML library beside the machine's, also after changes."""
@@ -63,13 +64,12 @@ class Lane:
         directory = "" if self.name == "root" else f"{self.stage}/dev"
         found = tree.entries(machine, dev_directory=directory, facts=self.facts)
         new = {entry.path: entry for entry in found}
-        folders = self._merged_folders() if self.name == "root" else []
         old, self.entries, self.machine = self.entries, new, machine
         libraries = _library_paths(machine)
         gone = [path for path in old if path not in new]
         fresh = [entry for path, entry in new.items() if old.get(path) != entry and path not in libraries]
         if any(not is_kernel(path) for path in (*gone, *(entry.path for entry in fresh))):
-            self._replace_user_space(old, folders)
+            self._replace_user_space(old)
         for path in gone:
             if is_kernel(path):
                 self._remove(path)
@@ -138,8 +138,7 @@ class Lane:
         private = ("/dev/", "/proc/driver/")
         staged = [entry for entry in found if not isinstance(entry, tree.Copy) and not entry.path.startswith(private)]
         tree.write(staged, Path(self.stage), nodes=True)
-        for path in self._merged_folders():
-            self._overlay(path, self.stage)
+        self._overlay_user_space(self.stage)
         self._mount_etc()
         self._mount_proc(found)
         if os.path.isdir("/sys/bus/pci/devices"):
@@ -164,18 +163,19 @@ class Lane:
             found.add(folder)
         return sorted(name for name in found if not any(name.startswith(f"{other}/") for other in found))
 
-    def _overlay(self, path: str, base: str, writable: str = "") -> None:
-        """Lay a folder of the machine over the real one; `base` stands for its /."""
+    def _overlay(self, path: str, base: str, writable: str = "") -> bool:
+        """Lay a folder of the machine over the real one; `base` stands for its /. Returns whether there was one."""
         packages = self.machine.driver.packages if self.machine.driver else ""
         real = [f"{packages}{path}"] if packages and os.path.isdir(f"{packages}{path}") else []
         own = [f"{base}{path}"] if os.path.isdir(f"{base}{path}") else []
         if not os.path.isdir(path) or not (own or real):
-            return
+            return False
         kept = self._keep_mounts_below(path)
         kernel.mount("overlay", path, "overlay", kernel.MS_NODEV, f"lowerdir={':'.join([*own, *real, path])}{writable}")
         for keeper, place in kept:
             if os.path.exists(place):
                 kernel.bind(keeper, place, recursive=True)
+        return True
 
     def _keep_mounts_below(self, path: str) -> list[tuple[str, str]]:
         """Bind the mounts below a folder aside, because an overlay shows what is beneath them."""
@@ -253,7 +253,10 @@ class Lane:
 
     # User space.
 
-    def _replace_user_space(self, old: Iterable[str], folders: Iterable[str]) -> None:
+    def _overlay_user_space(self, base: str) -> None:
+        self._overlaid = [path for path in self._merged_folders() if self._overlay(path, base)]
+
+    def _replace_user_space(self, old: Iterable[str]) -> None:
         new = [entry for entry in self.entries.values() if not is_kernel(entry.path)]
         if self.name == "rootless":
             for path in old:
@@ -263,14 +266,13 @@ class Lane:
                 tree.write([_emptied(entry)], Path(self.stage), nodes=False)
                 self._bind_real(entry)
             return
-        for folder in folders:
+        for folder in self._overlaid:
             kernel.umount(folder)
         self.user = f"{self.stage}/.user-{len(os.listdir(self.stage))}"
         direct = ("/etc/", "/run/")
         staged = [entry for entry in new if not entry.path.startswith(direct) and not isinstance(entry, tree.Copy)]
         tree.write(staged, Path(self.user), nodes=False)
-        for path in self._merged_folders():
-            self._overlay(path, self.user)
+        self._overlay_user_space(self.user)
         tree.write([entry for entry in new if entry.path.startswith(direct)], Path("/"), nodes=False)
         self._merge_cache("/etc/ld.so.cache")
 
