@@ -1,12 +1,15 @@
 """Implementations: small YAML files that say how an injector is called.
 
 Belongs here: their shape and where they are found. Does not belong here: calling them (attempt.py for hooks, shim.py
-for runtimes). `{python}`, `{prefix}` (a directory of the run), `{root}` (the machine's root), `{stage}` (the hook's
-stage) and `{runtime}` (the low-level runtime) are filled in. `differences` says what a container sees otherwise than
-the cases expect, each with its reason: mounts at or below a path (`nodes`: those of device nodes) look otherwise or are
-missing, in some lanes or some containers. `skips` are cases that are not about such an injector, by id. `requires` are
-programs without which it cannot be judged. `features` is what it claims (all without the key). `deviations` are cases
-that it is known to fail by design, pattern of ids -> reason; `original` says that the cases' `differs` is about it.
+for runtimes, devicespec.py for CDI). `{python}`, `{prefix}` (a directory of the run), `{root}` (the machine's root),
+`{stage}` (the hook's stage) and `{runtime}` (the low-level runtime) are filled in. `differences` says what a container
+sees otherwise than the cases expect, each with its reason: mounts at or below a path (`nodes`: those of device nodes)
+look otherwise or are missing, in some lanes or some containers. `skips` are cases that are not about such an injector,
+by id. `requires` are programs without which it cannot be judged. `features` is what it claims (all without the key).
+`deviations` are cases that it is known to fail by design, pattern of ids -> reason; `original` says that the cases'
+`differs` is about it. For CDI, `generate` writes a spec into `{specs}` by the settings in `{config}`, `command` applies
+it to `{bundle}`; `expects` is what every spec brings, `additions` are paths that it may bring beyond a case; `skips`
+may be patterns of ids.
 """
 
 import fnmatch
@@ -18,11 +21,12 @@ from typing import Any
 
 from nvconform.case import LANES, Case
 from nvconform.casefile import FAILURES
+from nvconform.devicespec import unsuited
 from nvconform.profiles import unclaimed
 from nvconform.shapes import Document, DocumentError, choice, flag, integer, list_of, mapping_of, record, text
 
 # How an injector comes into a container's life.
-KINDS = ("hook", "runtime")
+KINDS = ("hook", "runtime", "cdi")
 # Where a difference holds: in a lane, or in containers whose root file system is read-only.
 CONDITIONS = (*LANES, "read-only")
 ADAPTERS = Path(__file__).parent / "adapters"
@@ -36,6 +40,9 @@ _SHAPE = record(
         "title": text,
         "install": list_of(text),
         "command": list_of(text),
+        "generate": list_of(text),
+        "expects": record({"capabilities": list_of(text), "environment": list_of(text)}),
+        "additions": list_of(record({"paths": list_of(text), "because": text}, ("paths", "because"))),
         "kind": choice(*KINDS),
         "environment": mapping_of(text),
         "configuration": mapping_of(mapping_of(list_of(text))),
@@ -78,6 +85,8 @@ class Implementation:
         """Return why a case in a lane is not for this implementation, "" when it is."""
         if lane not in self.lanes:
             return f"{self.name} does not claim the lane {lane}"
+        if self.document.get("kind") == "cdi" and (reason := unsuited(self.document, case)):
+            return reason
         claims = self.document.get("features")
         reason = "" if claims is None else unclaimed(case.features, claims)
         return reason or self.unavailable()

@@ -91,10 +91,19 @@ class Setup:
         """Return the injector's command line for a hook stage."""
         return [self._fill(word, stage=stage) for word in self.implementation["command"]]
 
+    def words(self, key: str, **names: str) -> list[str]:
+        """Return another of the implementation's command lines, or the same with more names filled in."""
+        return [self._fill(word, **names) for word in self.implementation[key]]
+
+    @property
+    def kind(self) -> str:
+        """Return how the injector comes into a container's life: implementations.KINDS."""
+        return str(self.implementation.get("kind", "hook"))
+
     @property
     def is_runtime(self) -> bool:
         """Tell whether the injector is a runtime in front of another one, and not a hook."""
-        return bool(self.implementation.get("kind", "hook") == "runtime")
+        return self.kind == "runtime"
 
     def environment(self) -> dict[str, str]:
         """Return the variables that the implementation wants to have in an engine's environment."""

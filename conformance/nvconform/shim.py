@@ -110,7 +110,7 @@ class RuntimeAttempt(Attempt):
         expander = self._expander(injected or Injected())
         if injected is not None:
             self.expected = expander.expand()
-        self.inside = Beside(self.stage, expander.origins, self.before)
+        self.inside = self._observer(expander)
         self.created = self._run_create()
         try:
             if self.created.code == 0 and self.created.pid:
@@ -122,6 +122,9 @@ class RuntimeAttempt(Attempt):
         self.problems += self.inside.problems
         if injected is not None:
             self._apply_differences(expander)
+
+    def _observer(self, expander: Expander) -> Beside:
+        return Beside(self.stage, expander.origins, self.before)
 
     def _command(self) -> list[str]:
         return [*self.setup.command(self.case.container.stage), *self.setup.runtime.options]
@@ -177,6 +180,10 @@ class RuntimeAttempt(Attempt):
     def _apply_differences(self, expander: Expander) -> None:
         """Turn the expectation into what this implementation says that it does instead."""
         super()._apply_differences(expander)
+        self._take_substitutes(expander)
+
+    def _take_substitutes(self, expander: Expander) -> None:
+        """Accept mounts that stand for what is written into the image with a hook."""
         if self.case.container.readonly:
             # What would be written into the image is generated beside it and bound.
             for path in (*([LOADER_CACHE] if self.expected.cache else []), *expander.expected.also.files):

@@ -171,7 +171,7 @@ class Stage:
         if self.setup.kernel_hook and (self.setup.machine_root / "proc/driver/nvidia").exists():
             inherited = {name: os.environ[name] for name in ("NVFAKES_ROOT", "PYTHONPATH") if name in os.environ}
             hooks.append(hook(self.setup.kernel_hook, {"PATH": ENGINE_PATH, **inherited}))
-        if self.setup.is_runtime:
+        if self.setup.kind != "hook":
             return hooks
         wrapper = ["/bin/sh", str(self.setup.wrapper), str(self.bundle), str(HOOK_SECONDS)]
         hooks.append(hook([*wrapper, *self.setup.command(self.case.container.stage)], self.environment()))

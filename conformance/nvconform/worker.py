@@ -15,11 +15,13 @@ from typing import Any
 
 from nvconform.attempt import Attempt
 from nvconform.case import Case, build
+from nvconform.devicespec import SpecAttempt
 from nvconform.runtimes import RuntimeUnavailableError
 from nvconform.setup import Settings, Setup
 from nvconform.shim import RuntimeAttempt
 
 PR_SET_CHILD_SUBREAPER = 36
+KINDS: dict[str, type[Attempt]] = {"hook": Attempt, "runtime": RuntimeAttempt, "cdi": SpecAttempt}
 
 
 class Worker:
@@ -39,8 +41,7 @@ class Worker:
         if reason:
             return {**result, "status": "skipped", "reason": reason, "seconds": 0.0}
         self.count += 1
-        kind = RuntimeAttempt if self.setup.is_runtime else Attempt
-        attempt = kind(self.setup, case, self.setup.work / f"case{self.count}")
+        attempt = KINDS[self.setup.kind](self.setup, case, self.setup.work / f"case{self.count}")
         try:
             differences = attempt.run()
         except Exception:  # noqa: BLE001 - a fault of the suite must show as one case's failure, not end the run

@@ -1,0 +1,189 @@
+"""Cases through a CDI spec of the machine, put into the container's config.json before the runtime reads it.
+
+Belongs here: what a case's request is called in CDI, having the spec written and applied. Does not belong here: what a
+case expects, and what differs with a spec: that is the implementation's data (`expects`, `differences`, `skips`).
+"""
+
+import fnmatch
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from nvconform import observe
+from nvconform.case import Case, Injected, Refused
+from nvconform.expect import Expander
+from nvconform.runtimes import Created
+from nvconform.shim import Beside, RuntimeAttempt
+
+VARIABLE = "NVIDIA_VISIBLE_DEVICES"
+KIND = "nvidia.com/gpu"
+NAME = re.compile(r"all|\d+(:\d+)?|(GPU|MIG)-[0-9a-f-]+")
+GENERATE_SECONDS = 40
+
+
+class NoDevices(Exception):  # noqa: N818 - not a fault: the reason for a skip
+    """A request cannot be said in names of CDI devices; the message says why."""
+
+
+def device_names(case: Case) -> list[str]:
+    """Return the CDI names of what a case's container asks for by its environment.
+
+    Raises: NoDevices where there are none.
+    """
+    values = dict(entry.partition("=")[::2] for entry in case.container.env)
+    tokens = [token.strip() for token in values.get(VARIABLE, "").split(",")]
+    tokens = list(dict.fromkeys(token for token in tokens if token))
+    if case.call is not None:
+        raise NoDevices("the case calls a hook with standard input, which a spec does not have")
+    if not tokens or "void" in tokens:
+        raise NoDevices("a container that names no device is not given to CDI")
+    if "none" in tokens:
+        raise NoDevices("CDI has no device that stands for none")
+    if not all(NAME.fullmatch(token) for token in tokens):
+        raise NoDevices("the request has a form that no CDI device is named by")
+    return [f"{KIND}={token}" for token in (["all"] if "all" in tokens else tokens)]
+
+
+def unsuited(document: Mapping[str, Any], case: Case) -> str:
+    """Return why a case cannot be put to a spec, "" where it can: no matching names, or declared in `skips`."""
+    for pattern, reason in document.get("skips", {}).items():
+        if fnmatch.fnmatchcase(case.id, pattern):
+            return str(reason)
+    try:
+        device_names(case)
+    except NoDevices as reason:
+        return str(reason)
+    return ""
+
+
+class SpecAttempt(RuntimeAttempt):
+    """Runs a case with the machine's CDI spec."""
+
+    def __init__(self, setup: Any, case: Case, directory: Path) -> None:
+        """Prepare names only; the expectation is that of a spec."""
+        super().__init__(setup, self._with_spec(setup.implementation, setup.sets, case), directory)
+        self.devices = device_names(case)
+        self.links: dict[str, str] = {}
+
+    @staticmethod
+    def _with_spec(implementation: Mapping[str, Any], sets: Mapping[str, Any], case: Case) -> Case:
+        """Return a case with the expectation of a spec, which is written before any image or request is known."""
+        refused, injected = case.expect.refused, case.expect.injected
+        if refused is not None and refused.kind == "request":
+            asked = [name.partition("=")[2] for name in device_names(case)]
+            names = tuple(name for name in refused.names if name in asked)
+            return replace(case, expect=replace(case.expect, refused=replace(refused, names=names)))
+        if injected is None:
+            return case
+        usual = sets["library-directories"]
+        whole = tuple(implementation.get("expects", {}).get("capabilities", injected.capabilities))
+        contents = {
+            path: tuple(usual["deb"] if line == usual[case.container.image] else line for line in lines)
+            for path, lines in injected.contents.items()
+        }
+        changed = replace(injected, capabilities=whole, library_directory=usual["deb"], contents=contents)
+        return replace(case, expect=replace(case.expect, injected=changed))
+
+    def _rehearse(self) -> None:
+        """Find out where the driver's libraries come to lie, then create the container without a spec."""
+        super()._rehearse()
+        self.links = self._links()
+        injected = self.case.expect.injected
+        if injected is not None and self.case.driver is not None:
+            # In the container as on the host, behind the image's own links.
+            place = observe.resolve(self.stage.rootfs, self.case.driver.libraries)
+            changed = replace(injected, library_directory=f"/{place.relative_to(self.stage.rootfs)}")
+            self.case = replace(self.case, expect=replace(self.case.expect, injected=changed))
+
+    def _observer(self, expander: Expander) -> Beside:
+        return Described(self.stage, expander.origins, self.before)
+
+    def _run_create(self) -> Created:
+        """Have the spec written and applied, then let the runtime create the container."""
+        directory = self.stage.directory / "cdi"
+        words = {"specs": str(directory), "config": str(self.stage.config_file), "bundle": str(self.stage.bundle)}
+        machine = self.setup.work / "machine.yaml"
+        spec = directory / "nvidia.yaml"
+        directory.mkdir()
+        shared = self.stage.driver_root is None and self.case.config is None
+        if shared and machine.exists():
+            spec.write_bytes(machine.read_bytes())
+        elif not self._run(self.setup.words("generate", **words)):
+            return Created(self.code, self.message, 0)
+        elif shared:
+            machine.write_bytes(spec.read_bytes())
+        devices = [word for name in self.devices for word in ("--device", name)]
+        if not self._run([*self.setup.words("command", **words), *devices]):
+            return Created(self.code, self.message, 0)
+        created = self.setup.runtime.create(self.stage.identifier, self.stage.bundle)
+        failed = re.search(r'exit status (\d+).*?stderr: (nvinject: .*?)(?:\\n|")', created.log)
+        if created.code:
+            self.code, self.message = (int(failed[1]), failed[2] + "\n") if failed else (created.code, created.log)
+        return created
+
+    def _run(self, command: list[str]) -> bool:
+        """Run a command of the implementation; its message is the case's if it fails."""
+        result = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            env=self.stage.environment(),
+            cwd=self.stage.directory,
+            timeout=GENERATE_SECONDS,
+            check=False,
+        )
+        self.code, self.message = result.returncode, result.stderr
+        return result.returncode == 0
+
+    def _apply_differences(self, expander: Expander) -> None:
+        """Accept what the implementation declares to give beyond what a hook does."""
+        super()._apply_differences(expander)
+        expected, seen = self.expected, self.seen
+        links = {path: text for path, text in self._links().items() if self.links.get(path) != text}
+        for wanted, got in ((expected.mounts, seen.mounts), (expected.nodes, seen.nodes), (expected.links, links)):
+            more = {path: text for path, text in got.items() if path not in wanted and self._is_more(path)}
+            wanted.update(more)
+            if got is seen.nodes:
+                expected.rules += [f"c {text.split(' ')[0]} rw" for text in more.values()]
+        known = {self._normalised(line) for line in expected.cache}
+        lines = [self._normalised(line) for line in self._cache()]
+        expected.cache += [line for line in lines if self._is_more(line.rpartition(" ")[2]) and line not in known]
+
+    def _take_substitutes(self, _: Expander) -> None:
+        """Accept none: what is not mounted is written into the image, as with a hook."""
+
+    def _is_more(self, path: str) -> bool:
+        additions = self.setup.implementation.get("additions", ())
+        return any(fnmatch.fnmatchcase(path, pattern) for one in additions for pattern in one["paths"])
+
+    def _judge_injection(self, injected: Injected, cache_before: list[str]) -> list[str]:
+        files = (*injected.also.files, *(path for path in self.changes if self._is_more(path)))
+        return super()._judge_injection(replace(injected, also=replace(injected.also, files=files)), cache_before)
+
+    def _judge_refusal(self, refused: Refused) -> list[str]:
+        if refused.kind != "container":
+            return super()._judge_refusal(refused)
+        # It is the runtime that meets the image: words, exit code and what it has made by then are its own.
+        if self.created is not None and self.created.code == 0:
+            return ["create: the container exists, expected a refusal"]
+        return []
+
+    def _links(self) -> dict[str, str]:
+        """Return the links that the container's root file system has now, by path."""
+        found = observe.tree(self.stage.rootfs)
+        return {path: text.removeprefix("link ") for path, text in found.items() if text.startswith("link ")}
+
+    def _run_delete(self) -> None:
+        self.setup.runtime.delete(self.stage.identifier)
+
+
+class Described(Beside):
+    """Observes a container that has what a spec says of its environment."""
+
+    def _judge_environment(self, lines: list[str]) -> None:
+        expected = self.setup.implementation.get("expects", {}).get("environment", ())
+        self.problems += [f"environment: {entry} is missing" for entry in expected if entry not in lines]
+        super()._judge_environment([line for line in lines if line not in expected])
