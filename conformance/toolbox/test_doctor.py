@@ -311,8 +311,8 @@ def test_device_programs_are_read(bench: Bench, result: int, names: list[str]) -
 def test_an_ordinary_user_learns_the_same_about_the_machine(bench: Bench) -> None:
     """Nothing needs root that is open to everybody."""
     user = "NVIDIA_CTK_CONFIG_FILE_PATH=/dev/null setpriv --reuid=65534 --regid=65534 --clear-groups $PYTHON"
-    if bench.run(f"{user} -c 'import nvinject'").returncode != 0:
-        pytest.skip("needs setpriv, and an interpreter that other users can run")
+    if bench.run(f"{user} -c 'import nvinject, pynvml'").returncode != 0:
+        pytest.skip("needs setpriv, and an interpreter and modules that other users can read")
     layers = "--layer bus --layer module --layer versions --layer nodes --layer nvml --layer cgroup"
     done = bench.run(f"{user} -m nvinject doctor --json {layers}", alone=True)
     assert json.loads(done.stdout)["findings"] == []
