@@ -66,10 +66,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         installed = subprocess.run(
             [sys.executable, "-m", "nvinject", "install", "--prefix", str(prefix), "--links", "--json"],
             check=False,
-            stdout=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
             timeout=SECONDS,
         )
         if installed.returncode != 0:
+            sys.stderr.write(installed.stderr)
             return installed.returncode
         again = ["--inside", folder, "--machine", options.machine, "--devices", options.devices]
         again += ["--capabilities", options.capabilities, "--require", options.require]
