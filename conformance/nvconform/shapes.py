@@ -123,10 +123,6 @@ def integer(value: Any, place: Place) -> None:
         raise Mistake(place, f"must be a whole number, not {_kind(value)}")
 
 
-def anything(value: Any, place: Place) -> None:
-    """Accept every value: the document passes it on as it is."""
-
-
 def choice(*allowed: str) -> Checker:
     """Return a checker for one of a few words."""
 

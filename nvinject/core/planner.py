@@ -445,10 +445,11 @@ def plan_imex_channels(inventory: Inventory, request: ContainerRequest) -> list[
     for channel in request.imex_channels:
         path = f"{catalog.IMEX_DIRECTORY}/channel{channel}"
         if path not in nodes:
-            known = ", ".join(basename(name) for name in nodes) or "none"
+            # Discovery looks for the channels that were asked for, so an empty list says nothing about the host.
+            known = ", ".join(basename(name) for name in nodes)
             raise RequestError(
                 f"IMEX channel {channel} has no device node {below(inventory.roots.dev, path)}",
-                f"create it on the host first; channels there: {known}",
+                f"create it on the host first{'; channels there: ' + known if known else ''}",
             )
         operations += expose_node(inventory, nodes[path], f"IMEX channel {channel}")
     return operations

@@ -7,7 +7,6 @@ here: what to do with them.
 from nvinject import leanos as os
 
 # include/uapi/asm-generic/unistd.h; the calls from 424 on have the same number on every architecture.
-NR_close_range = 436
 NR_fsconfig = 431
 NR_fsmount = 432
 NR_fsopen = 430

@@ -11,7 +11,6 @@ from nvinject import leanos as os
 from nvinject.linux import clibrary
 from nvinject.linux.const import (
     NR_bpf,
-    NR_close_range,
     NR_fsconfig,
     NR_fsmount,
     NR_fsopen,
@@ -50,11 +49,6 @@ def _syscall(number: int, thing: str, *arguments: "int | bytes | None") -> int:
 def bpf(cmd: int, attr: "Buffer", size: int) -> int:
     """Run one command on BPF objects; the kernel may write into `attr`."""
     return _syscall(NR_bpf, "bpf", cmd, clibrary.address(attr), size)
-
-
-def close_range(first: int, last: int, flags: int) -> None:
-    """Close the file descriptors from first to last, both included."""
-    _syscall(NR_close_range, "close_range", first, last, flags)
 
 
 def fsconfig(fd: int, cmd: int, key: "str | None", value: "str | None", aux: int) -> None:
