@@ -9,7 +9,25 @@ from .conftest import TWO_H100, Bench
 
 LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 DOCKER = "mkdir -p /etc/docker\n"
-DAEMON = 'cp "$(command -v sleep)" "$T/{name}"; "$T/{name}" 100 & echo $! >/run/{pid}\n'
+# The process file lies in a /run of its own: other tests' daemons have the same numbers in other process spaces.
+DAEMON = """\
+mount -t tmpfs none /run; mkdir /run/containerd
+cp "$(command -v sleep)" "$T/{name}"; "$T/{name}" 100 & echo $! >/run/{pid}
+"""
+RANCHER = "/var/lib/rancher/{name}/agent/etc/containerd"
+# The containerd that k3s and rke2 start themselves: known by its command line alone.
+EMBEDDED = """\
+mount -t tmpfs none /var/lib; directory={directory}; mkdir -p $directory/config-v3.toml.d
+printf 'version = 3\\nimports = ["config-v3.toml.d/*.toml"]\\n' >$directory/config.toml
+touch -d 2020-01-01 $directory/config.toml
+printf '#!/bin/sh\\nsleep 100 & wait\\n' >"$T/containerd"; chmod +x "$T/containerd"
+"$T/containerd" -c $directory/config.toml & sleep 0.3
+"""
+DROP_IN = """\
+printf '[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.nvidia.options]\\nBinaryName = "%s"\\n' \
+    "$PREFIX/bin/nvidia-container-runtime" >$directory/config-v3.toml.d/99-nvidia.toml
+touch -d '{when}' $directory/config-v3.toml.d/99-nvidia.toml
+"""
 SPEC = "mkdir -p /etc/cdi; nvinject cdi generate --output /etc/cdi/nvidia.yaml 2>/dev/null\n"
 UNSAFE = """\
 $PYTHON -c 'import sys, yaml
@@ -112,6 +130,11 @@ MACHINE = [
     ),
     Fault("nvml-fails", f'echo junk >"$T/junk"; mount --bind "$T/junk" {LIBRARIES}/libnvidia-ml.so.570.133.20'),
     Fault("gpu-lost", machine="driver: {}\ngpus: [{model: h100}, {model: h100, answers: {lost: true}}]"),
+    Fault(
+        "gpu-unseen",
+        machine="driver: {}\ngpus: [{model: h100}, {model: h100, answers: {unplugged: true}}]",
+        severity="warning",
+    ),
     Fault("nvml-slow", SLOW.format(library=f"{LIBRARIES}/libnvidia-ml.so.570.133.20")),
 ]
 
@@ -143,9 +166,26 @@ SERVICES = [
     ),
     Fault(
         "engine-not-configured",
-        "mkdir -p /run/containerd /etc/containerd; echo 'version = 2' >/etc/containerd/config.toml\n"
+        "mkdir -p /etc/containerd; echo 'version = 2' >/etc/containerd/config.toml\n"
         "touch -d 2020-01-01 /etc/containerd/config.toml\n"
         + DAEMON.format(name="containerd", pid="containerd/containerd.pid"),
+        severity="warning",
+    ),
+    *(
+        Fault("engine-not-configured", EMBEDDED.format(directory=RANCHER.format(name=name)), severity="warning")
+        for name in ("k3s", "rke2")
+    ),
+    Fault(
+        "engine-not-restarted",
+        EMBEDDED.format(directory=RANCHER.format(name="k3s")) + DROP_IN.format(when="+1 hour"),
+        severity="warning",
+    ),
+    Fault(
+        "engine-not-restarted",
+        EMBEDDED.format(directory=RANCHER.format(name="rke2"))
+        + DROP_IN.format(when="2020-01-01")
+        + """echo '{{ template "base" . }}' >$directory/config-v3.toml.tmpl
+        touch -d '+1 hour' $directory/config-v3.toml.tmpl""",
         severity="warning",
     ),
     Fault("cdi-spec-invalid", "mkdir -p /etc/cdi; echo 'cdiVersion: 9' >/etc/cdi/nvidia.yaml"),
@@ -188,6 +228,12 @@ CONTAINERS = [
         + 'echo "accept-nvidia-visible-devices-envvar-when-unprivileged = false" >"$T/config.toml"',
         arguments='--container "$T/bundle"',
         severity="warning",
+    ),
+    Fault(
+        "host-lacks",
+        BUNDLE.format(env='"NVIDIA_VISIBLE_DEVICES=0:0"') + "rm /proc/driver/nvidia/capabilities/gpu0/mig/gi1/access",
+        machine="driver: {}\ngpus: [{model: h100, mig: [3g.40gb, 3g.40gb]}]",
+        arguments='--container "$T/bundle"',
     ),
     Fault(
         "container-unreadable",
@@ -242,6 +288,7 @@ HEALTHY = {
         touch -d 2020-01-01 /etc/docker/daemon.json\n"""
         + DAEMON.format(name="dockerd", pid="docker.pid"),
     ),
+    "k3s": (TWO_H100, EMBEDDED.format(directory=RANCHER.format(name="k3s")) + DROP_IN.format(when="2020-01-01")),
 }
 
 

@@ -31,7 +31,7 @@ class Engine(Record):
     """A container engine: its configuration, its runtimes as (name, path), those that cannot be run, and its daemon.
 
     `started` and `changed` are times in seconds: of the daemon (0: it does not run) and of the last change of the
-    configuration. `serves` says in which way containers can get GPUs ("" for none).
+    configuration, which was that of `changed_path`. `serves` says in which way containers can get GPUs ("" for none).
     """
 
     name: str
@@ -41,6 +41,7 @@ class Engine(Record):
     broken: tuple[tuple[str, str], ...] = ()
     started: float = 0.0
     changed: float = 0.0
+    changed_path: str = ""
     serves: str = ""
 
 
@@ -67,6 +68,14 @@ RESTARTS = {
     "docker": "systemctl restart docker",
     "containerd": "systemctl restart containerd",
     "cri-o": "systemctl restart crio",
+    "k3s": "systemctl restart k3s (on an agent: k3s-agent)",
+    "rke2": "systemctl restart rke2-server (on an agent: rke2-agent)",
+}
+# The engine's name for `runtime configure`, where it is another; the generated file names its engine.
+CONFIGURED_AS = {
+    "cri-o": "crio",
+    "k3s": "containerd --config /var/lib/rancher/k3s/agent/etc/containerd/config.toml",
+    "rke2": "containerd --config /var/lib/rancher/rke2/agent/etc/containerd/config.toml",
 }
 # kind of a fault, with the name of its finding and why it matters
 SPEC_FAULTS = {
@@ -189,7 +198,7 @@ def judge_engine(engine: Engine) -> list[Finding]:
                 WARNING,
                 f"{engine.name} runs, and knows no way to give GPUs to containers",
                 "containers that ask for GPUs fail, or start without them",
-                f"nvinject runtime configure --runtime {engine.name.replace('-', '')}",
+                f"nvinject runtime configure --runtime {CONFIGURED_AS.get(engine.name, engine.name)}",
             )
         )
     if engine.started and engine.changed > engine.started + 1:
@@ -197,7 +206,7 @@ def judge_engine(engine: Engine) -> list[Finding]:
             _engine(
                 "engine-not-restarted",
                 WARNING,
-                f"{engine.path} was changed after {engine.name} was started",
+                f"{engine.changed_path or engine.path} was changed after {engine.name} was started",
                 "the change has no effect until then",
                 RESTARTS.get(engine.name, f"restart {engine.name}"),
             )

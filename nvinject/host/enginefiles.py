@@ -22,13 +22,31 @@ UNIT_DIRECTORIES = ("/sys/fs/cgroup/system.slice", "/sys/fs/cgroup/systemd/syste
 
 
 class Kind(Record):
-    """An engine: its files (a last component `*` stands for every name), its program, its pid files and units."""
+    """An engine: its files (a last component `*` stands for every name), its program, its pid files and units.
+
+    `templates` are files that the configuration is made of when the engine starts. `argument` is a part of the daemon's
+    command line, for an engine that another program starts and that has no pid file.
+    """
 
     name: str
     files: tuple[str, ...]
     program: str
     pid_files: tuple[str, ...] = ()
     unit: str = ""
+    templates: tuple[str, ...] = ()
+    argument: str = ""
+
+
+def rancher(name: str) -> Kind:
+    """Return the containerd that k3s or rke2 has inside: its configuration is generated at each start."""
+    directory = f"/var/lib/rancher/{name}/agent/etc/containerd"
+    return Kind(
+        name=name,
+        files=(f"{directory}/config.toml", f"{directory}/config.toml.d/*", f"{directory}/config-v3.toml.d/*"),
+        program="containerd",
+        templates=(f"{directory}/config.toml.tmpl", f"{directory}/config-v3.toml.tmpl"),
+        argument=f"/rancher/{name}/",
+    )
 
 
 KINDS = (
@@ -58,6 +76,8 @@ KINDS = (
         files=("/etc/containers/containers.conf", "/etc/containers/containers.conf.d/*"),
         program="",
     ),
+    rancher("k3s"),
+    rancher("rke2"),
 )
 
 
@@ -88,8 +108,12 @@ def describe(kind: Kind, files: list[str], pid: int, search_path: str) -> Engine
     """Return what an engine's files say."""
     documents: list[Any] = []
     engine = Engine(name=kind.name, path=files[0] if files else kind.files[0])
+    templates = [path for path in kind.templates if os.path.isfile(path)]
+    for path in (*templates, *files):
+        changed = os.stat(path).st_mtime
+        if changed > engine.changed:
+            engine = engine.replace(changed=changed, changed_path=path)
     for path in files:
-        engine = engine.replace(changed=max(engine.changed, os.stat(path).st_mtime))
         try:
             documents.append(read_document(path))
         except (OSError, ValueError) as error:
@@ -178,6 +202,15 @@ def find_daemon(kind: Kind) -> int:
         for word in read_text(path).split():
             if word.isdecimal() and read_text(f"/proc/{word}/comm").strip() == kind.program:
                 return int(word)
+    return find_process(kind.program, kind.argument) if kind.argument else 0
+
+
+def find_process(program: str, argument: str) -> int:
+    """Return the first process of a program that has a text in its command line, 0 where there is none."""
+    for word in sorted(filter(str.isdecimal, os.listdir("/proc")), key=int):
+        name = read_text(f"/proc/{word}/comm").strip()
+        if name == program and argument in read_text(f"/proc/{word}/cmdline"):
+            return int(word)
     return 0
 
 

@@ -1,12 +1,24 @@
 """Configuration of container engines, as far as a diagnosis reads it."""
 
+import contextlib
 import os
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from nvinject.core.servicediagnosis import Engine
-from nvinject.host.enginefiles import Kind, find_engines, find_runtimes, has_cdi, program_of, start_time
+from nvinject.host.enginefiles import (
+    KINDS,
+    Kind,
+    find_engines,
+    find_process,
+    find_runtimes,
+    has_cdi,
+    program_of,
+    start_time,
+)
 
 DOCKER = """{"runtimes": {"nvidia": {"path": "%s"}, "other": {"path": "/gone"}}, "features": {"cdi": true}}"""
 CONTAINERD = """
@@ -125,3 +137,49 @@ def test_a_process_has_a_start_time() -> None:
     """Later than the machine's, and none where there is no such process."""
     assert start_time(os.getpid()) > start_time(1) > 0
     assert start_time(1 << 30) == 0
+
+
+@contextlib.contextmanager
+def process(folder: Path, name: str, *arguments: str) -> Iterator[int]:
+    """Run a program with a name and a command line of its own."""
+    program = folder / name
+    program.write_text("#!/bin/sh\nread wait\n")
+    program.chmod(0o755)
+    with subprocess.Popen([program, *arguments], stdin=subprocess.PIPE) as started:
+        # The name is there once the interpreter of the script was executed.
+        while Path(f"/proc/{started.pid}/comm").read_text().strip() != name:
+            assert started.poll() is None
+        yield started.pid
+        assert started.stdin is not None
+        started.stdin.close()
+
+
+def test_a_daemon_inside_another_program_is_found_by_its_command_line(tmp_path: Path) -> None:
+    """k3s starts its own containerd; a containerd of somebody else is another engine."""
+    with process(tmp_path, "containerd-own", "-c", "/rancher/one/config.toml") as pid:
+        assert find_process("containerd-own", "/rancher/one/") == pid
+        assert find_process("containerd-own", "/rancher/two/") == 0
+    assert find_process("containerd-own", "/rancher/one/") == 0
+
+
+def test_a_template_is_not_read_and_its_age_counts(tmp_path: Path, program: str) -> None:
+    """The configuration is made of it at the next start only."""
+    path, template = tmp_path / "config.toml", tmp_path / "config.toml.tmpl"
+    path.write_text(CONTAINERD % program)
+    os.utime(path, (1000, 1000))
+    template.write_text('{{ template "base" . }}\n')
+    kind = Kind(name="k3s", files=(str(path),), program="none", templates=(str(template),))
+    (engine,) = find_engines("", (kind,))
+    assert (engine.error, engine.changed_path) == ("", str(template))
+    os.utime(template, (999, 999))
+    (engine,) = find_engines("", (kind,))
+    assert (engine.changed, engine.changed_path) == (1000, str(path))
+
+
+@pytest.mark.parametrize("name", ["k3s", "rke2"])
+def test_the_engines_of_rancher_are_known(name: str) -> None:
+    """With their drop-ins and templates."""
+    (kind,) = [kind for kind in KINDS if kind.name == name]
+    directory = f"/var/lib/rancher/{name}/agent/etc/containerd"
+    assert {f"{directory}/config.toml", f"{directory}/config-v3.toml.d/*"} < set(kind.files)
+    assert f"{directory}/config.toml.tmpl" in kind.templates
