@@ -293,7 +293,7 @@ def generate_gpus(settings: Settings) -> Generated:
     elif ids == ("all",) and naming.might_be_empty(inventory.gpus):
         inventory, notes = ask_about_modes(settings, inventory)
         offered = naming.offers(ids, inventory.gpus)
-    plans = [(offer, plan_for(inventory, settings, (offer.token,))) for offer in offered]
+    plans = plan_offers(inventory, settings, offered)
     devices = [
         DevicePlan(name=name, plan=plan) for offer, plan in plans for name in naming.names(offer, settings.strategies)
     ]
@@ -305,6 +305,28 @@ def generate_gpus(settings: Settings) -> Generated:
     if not devices:
         raise HostError("there is no GPU to write a spec for", "look for NVRM in dmesg, and run nvidia-smi")
     return finish(settings, common, tuple(devices), stamp_of(inventory), (*common.notes, *notes))
+
+
+def plan_offers(
+    inventory: Inventory, settings: Settings, offered: tuple[naming.Offer, ...]
+) -> list[tuple[naming.Offer, Plan]]:
+    """Return a plan for each device.
+
+    Raises HostError for the first one that cannot be used: a spec that silently lacks a GPU would leave nodes of a
+    cluster with less than they report. Where everything was asked for, the error tells how to offer the others alone.
+    """
+    plans, refusal = [], None
+    for offer in offered:
+        try:
+            plans.append((offer, plan_for(inventory, settings, (offer.token,))))
+        except HostError as error:
+            refusal = refusal or error
+    if refusal is None:
+        return plans
+    if plans and settings.device_ids == ("all",):
+        others = ",".join(offer.token for offer, _ in plans)
+        raise HostError(refusal.message, f"{refusal.hint}, or offer the others alone with --device-id {others}")
+    raise refusal
 
 
 def ask_about_modes(settings: Settings, inventory: Inventory) -> tuple[Inventory, tuple[str, ...]]:

@@ -59,13 +59,24 @@ FORBIDDEN = ("GCONV_PATH", "LOCPATH", "GLIBC_TUNABLES")
 
 
 class Call:
-    """A hook's options, its root file system and its way to tell what it does."""
+    """A hook's options, its root file system and its way to tell what it does.
+
+    `root_fd` is for looking and for mounts, `writable_fd` for making files: another mount of the same root file system.
+    """
 
     def __init__(self, options: "dict[str, list[str]]", root_fd: int, log: "Callable[[str], None]") -> None:
         """Keep what every hook needs."""
+        from nvinject.render.inside import open_writable
+
         self.options = options
         self.root_fd = root_fd
+        self.writable_fd = open_writable(root_fd)
         self.log = log
+
+    def close(self) -> None:
+        """Let go of the root file system."""
+        os.close(self.root_fd)
+        os.close(self.writable_fd)
 
     def text(self, name: str, default: str = "") -> str:
         """Return the last value of an option."""
@@ -173,12 +184,13 @@ def run(name: str, options: "dict[str, list[str]]", *, debug: bool) -> None:
     if name in {"create-symlinks", "update-ldcache", "chmod"} and not any(options.values()):
         return
     root_fd = open_root(read_state(options.get("container-spec", ["-"])[-1]))
+    call = Call(options, root_fd, tell if debug else ignore)
     try:
-        work(Call(options, root_fd, tell if debug else ignore))
+        work(call)
     except NvinjectError as error:
         raise type(error)(f"{name}: {error.message}", error.hint) from error
     finally:
-        os.close(root_fd)
+        call.close()
 
 
 def tell(message: str) -> None:
@@ -266,7 +278,9 @@ def update_loader_cache(call: Call) -> None:
     folders = call.texts("folder")
     layout = observe_layout(call.root_fd)
     if not layout.musl_path_file:
-        remember_folders(call.root_fd, folders, os.uname().machine)
+        problem = remember_folders(call.writable_fd, folders, os.uname().machine)
+        if problem:
+            warn(problem)
     operation = UpdateLoaderCache(
         directories=folders,
         libraries=(),
@@ -302,23 +316,24 @@ def enable_cuda_compat(call: Call) -> None:
     )
     if choice.reason:
         call.log(f"CUDA compatibility: {choice.reason}")
-    remember_compat(call.root_fd, choice.directory)
+    remember_compat(call.writable_fd, choice.directory)
 
 
 def cover_driver_proc(call: Call) -> None:
-    """Cover the driver's procfs in the container but for the GPUs that it has nodes of."""
-    from nvinject.core.planner import DRIVER_PROC, plan_visible_proc
-    from nvinject.linux.inroot import open_in_root
-    from nvinject.render.hooks import device_minors
+    """Cover the driver's procfs in the container but for the GPUs that it has nodes of.
 
-    try:
-        os.close(open_in_root(call.root_fd, DRIVER_PROC, os.O_PATH | os.O_CLOEXEC))
-    except OSError:
-        call.log(f"the container has no {DRIVER_PROC}: nothing to cover")
-        return
+    A container whose /proc is something else is refused, as by the other hooks: once it mounts a procfs there, nothing
+    of the driver's would be covered.
+    """
+    from nvinject.core.planner import DRIVER_PROC, plan_visible_proc
+    from nvinject.render.hooks import device_minors, is_in_procfs
+
     inventory = find_inventory()
     if not inventory.driver.proc_files:
         call.log("the driver is not loaded: nothing to cover")
+        return
+    if not is_in_procfs(call.root_fd, DRIVER_PROC):
+        call.log(f"the container has no {DRIVER_PROC}: nothing to cover")
         return
     gpus = device_minors(call.root_fd, "/dev", "nvidia")
     capabilities = device_minors(call.root_fd, "/dev/nvidia-caps", "nvidia-cap")
@@ -364,7 +379,7 @@ def change_modes(call: Call) -> None:
     mode = call.text("mode")
     if not mode or mode.strip("01234567"):
         raise UsageError(f"--mode {mode} is no octal number" if mode else "--mode is missing", "write such as 755")
-    problems = [change_mode(call.root_fd, path, int(mode, 8)) for path in call.texts("path")]
+    problems = [change_mode(call.writable_fd, path, int(mode, 8)) for path in call.texts("path")]
     told = [problem for problem in problems if problem]
     if told:
         raise ContainerError(f"cannot change modes: {'; '.join(told)}", "the image must be mended")

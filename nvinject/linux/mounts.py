@@ -98,6 +98,26 @@ def set_attributes(mount_fd: int, flags: "tuple[str, ...]", *, recursive: bool =
     syscalls.mount_setattr(mount_fd, "", AT_EMPTY_PATH | below, (attributes(flags), 0, MS_PRIVATE, 0))
 
 
+def clone_writable(fd: int) -> int:
+    """Make a detached, private copy of the mount at `fd` and all below it, of which the topmost may be written to.
+
+    The mount itself stays as it is, and so do those below, in the copy too. Raises OSError EPERM where the mount was
+    locked by another user namespace's owner (mount_namespaces(7)), ENOSYS before Linux 5.12.
+    """
+    mount_fd = clone_tree(fd, (), recursive=True)
+    try:
+        syscalls.mount_setattr(mount_fd, "", AT_EMPTY_PATH, (0, MOUNT_ATTR_RDONLY, 0, 0))
+    except OSError:
+        os.close(mount_fd)
+        raise
+    return mount_fd
+
+
+def is_read_only(fd: int) -> bool:
+    """Tell whether nothing can be written where `fd` lies, for its mount or its file system."""
+    return bool(os.fstatvfs(fd).f_flag & os.ST_RDONLY)
+
+
 def mount_id(fd: int) -> int:
     """Return the id, as in mountinfo, of the mount that `fd` lies on; 0 where the kernel (before 5.8) does not tell."""
     status = syscalls.statx(fd, "", AT_EMPTY_PATH, STATX_MNT_ID)

@@ -13,6 +13,7 @@ from nvinject.errors import ContainerError
 from nvinject.formats.ldconf import Directory, parse_conf
 from nvinject.linux import inroot, mounts
 from nvinject.render.loaderpaths import configured_directories, default_directories, read_regular
+from nvinject.render.operations import open_procfs
 from nvinject.render.replacement import replace_file
 
 TYPE_CHECKING = False
@@ -24,6 +25,8 @@ FOLDERS_CONF = "/etc/ld.so.conf.d/00-nvcr-nvinject.conf"
 CONF_MODE = 0o644
 CONF_SIZE = 1 << 16
 _LOOK = os.O_PATH | os.O_CLOEXEC
+# What an image can have in a folder's or a file's place.
+_ODD_IMAGE = (errno.ELOOP, errno.ENOTDIR, errno.EISDIR)
 _FORGIVEN = (errno.EPERM, errno.EACCES, errno.EROFS, errno.ENOENT, errno.ENOTDIR)
 
 
@@ -43,6 +46,28 @@ def device_minors(root_fd: int, directory: str, prefix: str) -> frozenset[int]:
         return frozenset(found)
     finally:
         os.close(descriptor)
+
+
+def is_in_procfs(root_fd: int, path: str) -> bool:
+    """Tell whether the container's procfs has a path below /proc.
+
+    Raises ContainerError where /proc is missing or anything else than procfs.
+    """
+    try:
+        proc_fd = open_procfs(root_fd)
+    except OSError as error:
+        raise ContainerError(
+            f"cannot open /proc of the container: {error.strerror}",
+            "the container's configuration must mount proc there",
+        ) from error
+    try:
+        os.close(inroot.open_in_root(proc_fd, path.removeprefix("/proc/"), _LOOK))
+    except OSError as error:
+        inroot.ignore_absence(error)
+        return False
+    finally:
+        os.close(proc_fd)
+    return True
 
 
 def is_needed(root_fd: int, link: "CreateSymlink") -> bool:
@@ -100,15 +125,25 @@ def remembered_compat(root_fd: int) -> str:
     return ""
 
 
-def remember_folders(root_fd: int, folders: tuple[str, ...], machine: str) -> None:
-    """Have the image's own ldconfig find folders later that it would not look into; raises ContainerError."""
+def remember_folders(root_fd: int, folders: tuple[str, ...], machine: str) -> str:
+    """Have the image's own ldconfig find folders later that it would not look into; raises ContainerError.
+
+    Returns what in the image is in the way, "" for nothing: without the file the loader cache still has the libraries,
+    until somebody runs that ldconfig.
+    """
     known = {*configured_directories(root_fd), *default_directories(root_fd, machine)}
     new = tuple(folder for folder in dict.fromkeys(folders) if folder not in known)
     if new:
         # Folders of an earlier start are configured by this very file.
         old = read_regular(root_fd, FOLDERS_CONF, CONF_SIZE) or b""
         kept = [one.path for one in parse_conf(old.decode("utf-8", "surrogateescape")) if isinstance(one, Directory)]
-        _write_conf(root_fd, FOLDERS_CONF, tuple(dict.fromkeys((*kept, *new))))
+        try:
+            _write_conf(root_fd, FOLDERS_CONF, tuple(dict.fromkeys((*kept, *new))))
+        except ContainerError as error:
+            if not isinstance(error.__cause__, OSError) or error.__cause__.errno not in _ODD_IMAGE:
+                raise
+            return f"{', '.join(new)} cannot be configured for the container's ldconfig: {error.__cause__.strerror}"
+    return ""
 
 
 def _write_conf(root_fd: int, path: str, lines: tuple[str, ...]) -> None:

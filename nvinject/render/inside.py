@@ -3,11 +3,17 @@
 Belongs here: knowing the root file system again, and doing the operations there. Does not belong here: single
 operations (operations.py) and which there are. Runtimes start such a hook before they change the root, so the host's
 files are still to be seen and sources are opened by their paths.
+
+A container with a read-only root has a root file system that can be written to, below a mount that forbids it; runc
+sets that flag after these hooks, crun before them. So files are made through a copy of the mount that nobody else can
+reach and that goes with this process; the container's own mount never becomes writable.
 """
 
 import os
 
+from nvinject.core.plan import CreateSymlink, UpdateLoaderCache
 from nvinject.errors import ContainerError
+from nvinject.linux import mounts
 from nvinject.render.namespaces import Container, Work, forbid_imports
 
 TYPE_CHECKING = False
@@ -15,6 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from nvinject.core.plan import Operation
+    from nvinject.render.namespaces import Execute
+    from nvinject.render.operations import Source
+    from nvinject.render.sharing import SharedMounts
 
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
@@ -43,6 +52,19 @@ def find_root(places: "Iterable[str]", identity: tuple[int, int]) -> int:
     )
 
 
+def open_writable(root_fd: int) -> int:
+    """Open the same root file system so that files can be made in it, if its mount alone forbids that.
+
+    Where that is not possible, or not needed, it is the same mount again, and writing tells why it cannot be done.
+    """
+    if mounts.is_read_only(root_fd):
+        try:
+            return mounts.clone_writable(root_fd)
+        except OSError:
+            pass
+    return os.dup(root_fd)
+
+
 def apply_here(operations: "tuple[Operation, ...]", root_fd: int, log: "Callable[[str], None]") -> "tuple[str, ...]":
     """Do all operations below the root or none; returns warnings. Raises ContainerError as render.namespaces does."""
     proc_fd = os.open("/proc/self", _DIRECTORY)
@@ -66,3 +88,19 @@ class _WorkHere(Work):
 
     def _enter(self) -> None:
         forbid_imports()
+
+    def _way_to_execute(self, sharing: "SharedMounts", descriptors_fd: int) -> "Execute":
+        root_fd = self._container.root_fd
+        mounting = self._make_executor(root_fd, sharing, descriptors_fd)
+        if not mounts.is_read_only(root_fd):
+            return mounting.execute
+        writing = self._make_executor(open_writable(root_fd), sharing, descriptors_fd)
+
+        def execute(operation: "Operation", source: "Source | None") -> None:
+            if isinstance(operation, (CreateSymlink, UpdateLoaderCache)):
+                writing.execute(operation, source)
+                return
+            writing.make_place(operation, source)
+            mounting.execute(operation, source)
+
+        return execute

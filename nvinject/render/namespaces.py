@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from nvinject.core.plan import Operation, Plan
 
     Report = Callable[..., None]
+    Execute = Callable[[Operation, Source | None], None]
 
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _SEPARATOR = b"\0"
@@ -297,14 +298,11 @@ class Work:
         descriptors_fd = mounts.open_descriptors()
         self._open_sources()
         self._enter()
-        sharing = SharedMounts(self._container.proc_fd, descriptors_fd)
-        executor = Executor(
-            self._container.root_fd, self._journal, sharing, descriptors_fd=descriptors_fd, modern=self._modern
-        )
+        execute = self._way_to_execute(SharedMounts(self._container.proc_fd, descriptors_fd), descriptors_fd)
         for operation, source in zip(self._operations, self._sources, strict=True):
             try:
                 self._report("log", f"{operation.describe()} [{operation.reason}]")
-                executor.execute(operation, source)
+                execute(operation, source)
             except BaseException as error:
                 raise _explain(operation, error, self._journal.undo()) from error
         try:
@@ -316,6 +314,12 @@ class Work:
             raise ContainerError(_with_problems(message, problems), _HINTS.get(error.errno or 0, "")) from error
         for problem in self._journal.commit():
             self._report("warning", f"left behind in the container: {problem}")
+
+    def _way_to_execute(self, sharing: SharedMounts, descriptors_fd: int) -> "Execute":
+        return self._make_executor(self._container.root_fd, sharing, descriptors_fd).execute
+
+    def _make_executor(self, root_fd: int, sharing: SharedMounts, descriptors_fd: int) -> Executor:
+        return Executor(root_fd, self._journal, sharing, descriptors_fd=descriptors_fd, modern=self._modern)
 
     def _open_sources(self) -> None:
         """Open and check every source; make the detached mounts now if our rights on the host allow it."""

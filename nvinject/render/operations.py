@@ -125,6 +125,18 @@ class Executor:
         else:
             raise TypeError(f"no way to do {type(operation).__name__} in a container")
 
+    def make_place(self, operation: "Operation", source: "Source | None") -> None:
+        """Create the place that an operation mounts over, unless it is there; raises as `execute` does."""
+        if isinstance(operation, (BindFile, BindDevice)):
+            assert source is not None
+            mode = operation.mode if isinstance(operation, BindDevice) else source.status.st_mode
+            _, _, target_fd = self._mount_point(operation.target, source.status.st_mode, mode & 0o777)
+        elif isinstance(operation, MaskDirectory) and not _is_in_proc(operation.target):
+            _, _, target_fd = self._mount_point(operation.target, stat.S_IFDIR, operation.mode)
+        else:
+            return
+        os.close(target_fd)
+
     def _bind(self, operation: "BindFile | BindDevice", source: Source) -> None:
         if source.mount_fd < 0:
             source.reopen()
@@ -224,7 +236,7 @@ class Executor:
             if not follow_last and name == last:
                 self._directories[directory] = parent_fd
         else:
-            proc_fd = self._open_proc()
+            proc_fd = open_procfs(self._root_fd)
             try:
                 below = path.lstrip("/").partition("/")[2]
                 parent_fd, name, created = inroot.open_parent(proc_fd, below, create_mode, follow_last=follow_last)
@@ -235,18 +247,6 @@ class Executor:
         for directory_fd, directory in created:
             self._give_owner(directory_fd, directory)
         return parent_fd, name
-
-    def _open_proc(self) -> int:
-        """Open the container's /proc; an image in which that is anything but procfs's root is refused."""
-        proc_fd = os.open("proc", _INSPECT, dir_fd=self._root_fd)
-        if syscalls.fstatfs(proc_fd) != PROC_SUPER_MAGIC or os.fstat(proc_fd).st_ino != PROC_ROOT_INO:
-            kind = _KINDS.get(stat.S_IFMT(os.fstat(proc_fd).st_mode), "strange file")
-            os.close(proc_fd)
-            raise ContainerError(
-                f"/proc of the container is a {kind} of another file system than procfs",
-                "the container's configuration must mount proc on /proc, which the image must not replace",
-            )
-        return proc_fd
 
     def _forget_directories(self, target: str) -> None:
         """Walk anew after a directory was mounted over: it may hide one that is held (none of /proc is)."""
@@ -312,6 +312,19 @@ class Executor:
 
     def _journal_directory(self, parent_fd: int, name: str, path: str) -> None:
         self._journal.record(f"directory {name} for {path}", lambda: os.rmdir(name, dir_fd=parent_fd))
+
+
+def open_procfs(root_fd: int) -> int:
+    """Open the container's /proc; raises ContainerError for one that is anything but procfs's root."""
+    proc_fd = os.open("proc", _INSPECT, dir_fd=root_fd)
+    if syscalls.fstatfs(proc_fd) != PROC_SUPER_MAGIC or os.fstat(proc_fd).st_ino != PROC_ROOT_INO:
+        kind = _KINDS.get(stat.S_IFMT(os.fstat(proc_fd).st_mode), "strange file")
+        os.close(proc_fd)
+        raise ContainerError(
+            f"/proc of the container is a {kind} of another file system than procfs",
+            "the container's configuration must mount proc on /proc, which the image must not replace",
+        )
+    return proc_fd
 
 
 def _put_back(parent_fd: int, backup: str, name: str) -> None:

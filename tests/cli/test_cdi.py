@@ -158,6 +158,33 @@ def test_generate_leaves_out_gpus_in_mig_mode_without_slices(run: Run, tmp_path:
     assert "could not be told apart" in err
 
 
+ONE_NODE_MISSING = """\
+driver: {version: 570.133.20, cuda: "12.8"}
+gpus: [{model: h100}, {model: h100}, {model: h100}]
+deviate: {missing: [/dev/nvidia1]}
+"""
+
+
+@pytest.mark.parametrize("command", ["generate", "refresh"])
+def test_a_gpu_without_its_node_is_never_left_out_silently(run: Run, tmp_path: Path, command: str) -> None:
+    """The line names the GPU, what makes the node, and how to offer the others without it."""
+    require_machines(tmp_path)
+    described = tmp_path / "described.yaml"
+    described.write_text(ONE_NODE_MISSING)
+    host, spec = tmp_path / "host", tmp_path / "nvidia.yaml"
+    write_machine(str(described), host)
+    spec.write_text("old\n")
+    code, _, err = run(command, *options(host, "--output", spec))
+    assert (code, spec.read_text()) == (6, "old\n")
+    last = err.splitlines()[-1]
+    for words in ("GPU 1 (", "/dev/nvidia1 is missing", "nvidia-modprobe -c 1", "--device-id 0,2"):
+        assert words in last
+    code, _, err = run(command, *options(host, "--output", spec, "--device-id", "0,2", "--device-name-strategy=index"))
+    assert (code, names_of(spec.read_text())) == (0, ["0", "2", "all"]), err
+    code, _, err = run(command, *options(host, "--output", spec, "--device-id", "1"))
+    assert (code, "--device-id" in err.splitlines()[-1]) == (6, False)
+
+
 HOOKS = [
     ((), [LINKS, COMPAT, CACHE, NODES, PROFILE]),
     (("--disable-hook", f"{COMPAT},{CACHE}"), [LINKS, NODES, PROFILE]),

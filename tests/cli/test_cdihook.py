@@ -7,6 +7,7 @@ devices, files where folders are needed). What lies outside of the root is compa
 import json
 import os
 import re
+import shlex
 import shutil
 import stat
 import subprocess
@@ -166,6 +167,17 @@ def test_the_loader_cache_knows_the_folders(image: Image) -> None:
         assert configured == {"00-local.conf": "/opt/local\n", "00-nvcr-nvinject.conf": "/opt/nvidia\n"}
 
 
+def test_a_configuration_that_cannot_be_written_is_a_warning(image: Image) -> None:
+    """The loader cache has the libraries; only the image's own ldconfig would not find them again."""
+    add_cuda(image, "/opt/nvidia")
+    image.link("/etc/ld.so.conf.d", "/proc/1/root/etc")
+    image.link("/proc/1", "/proc/1")
+    done = image.run("update-ldcache", "--folder", "/opt/nvidia")
+    assert done.returncode == 0
+    assert done.stderr.startswith("nvinject: warning: /opt/nvidia cannot be configured for the container's ldconfig: ")
+    assert cached(image)["libcuda.so.1"] == "/opt/nvidia/libcuda.so.1"
+
+
 def test_musl_gets_its_path_file(image: Image) -> None:
     """An image without glibc has no use for a cache."""
     image.write(f"/lib/ld-musl-{os.uname().machine}.so.1", "loader")
@@ -277,6 +289,73 @@ def test_a_compat_folder_that_leads_out_is_not_used(image: Image) -> None:
     image.link("/usr/local/cuda/compat", str(image.canary))
     assert image.run("enable-cuda-compat", "--host-driver-version=570.1").returncode == 0
     assert not image.at("/etc/ld.so.conf.d").exists()
+
+
+# As crun does: the root file system's mount forbids writing before hooks run. Then what the container would see there.
+READ_ONLY = """\
+set -e
+mount --bind {root} {root}
+mkdir -p {root}/dev && touch {root}/dev/nvidia0 && mount --bind /dev/null {root}/dev/nvidia0
+{before}
+mount -o remount,bind,ro {root}
+{hook}
+! touch {root}/file 2>/dev/null
+"""
+
+
+def run_read_only(
+    image: Image, *arguments: str, before: str = "", after: str = ""
+) -> "subprocess.CompletedProcess[str]":
+    """Run a hook as root of a user namespace of its own, on a root file system whose mount is read-only."""
+    words = shlex.join([sys.executable, "-m", "nvinject", "cdi-hook", *arguments])
+    state = json.dumps({"bundle": str(image.base / "bundle"), "pid": 0})
+    hook = f"echo {shlex.quote(state)} | NVIDIA_CTK_DEBUG=false {words}"
+    script = READ_ONLY.format(root=image.root, hook=hook, before=before) + after
+    done = subprocess.run(
+        ["unshare", "--map-root-user", "--mount", "sh", "-c", script],
+        env={"PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SECONDS,
+    )
+    if "unshare" in done.stderr:
+        pytest.skip(f"a user namespace is needed: {done.stderr.strip()}")
+    return done
+
+
+def test_a_read_only_root_file_system(image: Image) -> None:
+    """Files are made although the container's mount forbids it, which stays as it is (crun, podman --read-only)."""
+    add_cuda(image, "/opt/nvidia")
+    for arguments in (
+        ("create-symlinks", "--link", f"libcuda.so.1::{CUDA}"),
+        ("update-ldcache", "--folder", "/opt/nvidia"),
+    ):
+        done = run_read_only(image, *arguments)
+        assert (done.returncode, done.stderr) == (0, "")
+    assert os.readlink(image.at(CUDA)) == "libcuda.so.1"
+    assert cached(image)["libcuda.so.1"] == "/opt/nvidia/libcuda.so.1"
+    assert image.at(FOLDERS).read_text() == "/opt/nvidia\n"
+
+
+def test_a_mount_on_a_read_only_root_file_system(image: Image) -> None:
+    """Its place is made behind the read-only mount, and the container sees the new mount."""
+    profile = "/etc/nvidia/nvidia-application-profiles-rc.d"
+    done = run_read_only(image, "update-application-profile", after=f"ls {image.root}{profile}")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "10-container.conf\n", "")
+    assert list(image.at(profile).iterdir()) == []
+
+
+def test_a_volume_that_is_read_only_stays_so(image: Image) -> None:
+    """What the container mounts read-only below its root is not the hook's to write to."""
+    volume = image.canary / "volume"
+    (volume / "x86_64-linux-gnu").mkdir(parents=True)
+    image.at("/usr/lib").mkdir(parents=True)
+    before = f"mount --bind {volume} {image.root}/usr/lib; mount -o remount,bind,ro {image.root}/usr/lib"
+    done = run_read_only(image, "create-symlinks", "--link", f"libcuda.so.1::{CUDA}", before=before)
+    assert done.returncode == 7
+    assert "Read-only file system" in done.stderr
+    assert list((volume / "x86_64-linux-gnu").iterdir()) == []
 
 
 def test_modes_are_changed_inside_only(image: Image) -> None:
