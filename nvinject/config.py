@@ -5,7 +5,7 @@ Belongs here: reading the original's config.toml into a Policy, with the origina
 """
 
 from nvinject.configfile import CONFIG_VARIABLE, read_bytes, split_names
-from nvinject.core.policy import DRIVER_CAPABILITIES, Features, Policy, Roots
+from nvinject.core.policy import DRIVER_CAPABILITIES, ON_MISSING, Features, Policy, Roots
 from nvinject.errors import ConfigurationError, printable, quoted
 from nvinject.formats.plaintoml import parse_plain
 
@@ -48,7 +48,7 @@ KEYS = (
     ("nvidia-container-runtime.modes.cdi.spec-dirs", STRINGS, "cdi_spec_dirs"),
     ("nvidia-container-runtime.modes.csv.mount-spec-path", STRING, ""),
     ("nvidia-container-runtime.modes.csv.compat-container-root", STRING, ""),
-    ("nvidia-container-runtime.modes.jit-cdi.nvcdi-feature-flags", STRINGS, ""),
+    ("nvidia-container-runtime.modes.jit-cdi.nvcdi-feature-flags", STRINGS, "jit_feature_flags"),
     ("nvidia-container-runtime.modes.jit-cdi.nvcdi-disable-hooks", STRINGS, ""),
     ("nvidia-container-runtime.modes.legacy.cuda-compat-mode", STRING, "cuda_compat_mode"),
     ("nvidia-container-runtime-hook.path", STRING, "hook_path"),
@@ -66,8 +66,13 @@ KEYS = (
     ("nvinject.sys-root", STRING, "roots.sys"),
     ("nvinject.nvml-timeout", INTEGER, "nvml_timeout"),
     ("nvinject.write-rootfs", BOOLEAN, "write_rootfs"),
+    ("nvinject.leave-out", STRINGS, "leave_out"),
+    ("nvinject.missing-extras", STRING, "missing_extras"),
+    ("nvinject.create-imex-channels", BOOLEAN, "create_imex_channels"),
 )
 
+# Fields whose values are words of a list.
+_CHOICES = ("leave_out", "missing_extras")
 _COMPAT_MODES = ("ldconfig", "mount", "disabled", "hook")
 
 
@@ -147,11 +152,12 @@ class _Reading:
         for field in ("roots.driver", "roots.dev", "roots.proc", "roots.sys"):
             if field in values:
                 values[field] = self.root(field, values[field])
-        for field in ("runtimes", "cdi_annotation_prefixes", "cdi_spec_dirs"):
+        for field in ("runtimes", "cdi_annotation_prefixes", "cdi_spec_dirs", "jit_feature_flags", "leave_out"):
             if field in values:
                 values[field] = tuple(values[field])
         if values.get("runtimes") == ():
             raise self.error(_key_of("runtimes"), "is empty", 'write for example runtimes = ["runc", "crun"]')
+        self.check_choices()
         self.check_ldconfig()
         self.check_compat_mode()
         if not 1 <= values.get("nvml_timeout", 1) <= 600:
@@ -187,6 +193,15 @@ class _Reading:
         if not value.startswith("/"):
             raise self.error(_key_of(field), f"must be an absolute path, found {quoted(value)}")
         return clean_path(value)
+
+    def check_choices(self) -> None:
+        """Refuse values of our own keys that are none of their words."""
+        for field in [name for name in self.values if name in _CHOICES]:
+            value = self.values[field]
+            allowed = _choices_of(field)
+            wrong = [word for word in (value if isinstance(value, tuple) else (value,)) if word not in allowed]
+            if wrong:
+                raise self.error(_key_of(field), f"has {quoted(wrong[0])}", f"use {', '.join(allowed)}")
 
     def check_ldconfig(self) -> None:
         """Refuse the container's own ldconfig, which would be run with the host's rights."""
@@ -224,6 +239,15 @@ class _Reading:
         """Return file, line and name of a key."""
         line = _line_of(self.text, key)
         return printable(f"{self.path}{f', line {line}' if line else ''}: {'.'.join(key)}")
+
+
+def _choices_of(field: str) -> tuple[str, ...]:
+    """Return the words that a field may hold."""
+    if field != "leave_out":
+        return ON_MISSING
+    from nvinject.core.catalog import OPTIONAL_PARTS  # read for few nodes, and not by all who read the configuration
+
+    return OPTIONAL_PARTS
 
 
 def clean_path(path: str) -> str:

@@ -159,7 +159,12 @@ VALUES = {BOOLEAN: "true", STRING: '"@/x"', STRINGS: '["a"]', INTEGER: "7"}
 def test_each_key_takes_its_type_and_no_other(config: pathlib.Path, key: str, kind: str, field: str) -> None:
     table, _, name = key.rpartition(".")
     header = f"[{table}]\n" if table else ""
-    value = {"supported_driver_capabilities": '"compute"', "cuda_compat_mode": '"hook"'}.get(field, VALUES[kind])
+    value = {
+        "supported_driver_capabilities": '"compute"',
+        "cuda_compat_mode": '"hook"',
+        "leave_out": '["nvidia-mps"]',
+        "missing_extras": '"warn"',
+    }.get(field, VALUES[kind])
     if field.startswith("roots."):
         value = '"/x"'
     policy, warnings = load(config, f"{header}{name} = {value}\n")
@@ -194,6 +199,8 @@ REFUSED = [
     ("nvinject.proc-root = 'proc'", ", line 1: nvinject.proc-root must be an absolute path"),
     ("[nvinject]\nnvml-timeout = 0", ", line 2: nvinject.nvml-timeout must be between 1 and 600"),
     ("nvinject = {nvml-timeout = 601}", ": nvinject.nvml-timeout must be between 1 and 600"),
+    ("[nvinject]\nleave-out = ['nvidia-mps', 'x']", ", line 2: nvinject.leave-out has 'x'"),
+    ("nvinject.missing-extras = 'ignore'", ", line 1: nvinject.missing-extras has 'ignore'"),
     ("[nvidia-container-cli]\nenvironment = [1]", "must be an array of strings, found an array"),
 ]
 

@@ -251,13 +251,24 @@ class Attempt:
 
     def _judge_host(self, before: Mapping[str, Any]) -> list[str]:
         after = self._look_at_host()
-        lines = []
+        lines = self._take_made_nodes(after["nodes"])
         for what in ("mounts", "descriptors"):
             lines += judge.compare_lists(f"host {what}", before[what], after[what])
         for what in ("outside", "nodes", "machine"):
             changed = [key for key in {**before[what], **after[what]} if before[what].get(key) != after[what].get(key)]
             lines += [f"host: {what}: {key} changed" for key in changed]
         return [*lines, *(f"host: process left behind: {text}" for text in self.leftovers)]
+
+    def _take_made_nodes(self, nodes: dict[str, str]) -> list[str]:
+        """Remove the nodes that the injector was to make on the host, from the host and from what was seen of it."""
+        injected = self._expectation().injected
+        lines = []
+        for name in injected.makes if injected is not None else ():
+            if nodes.pop(name, None) is None:
+                lines.append(f"host: /dev/{name} was not made")
+            else:
+                (self.setup.machine_root / "dev" / name).unlink()
+        return lines
 
 
 def substituted(value: Any, names: Mapping[str, str]) -> Any:

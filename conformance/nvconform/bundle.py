@@ -21,7 +21,8 @@ Identities = tuple[tuple[int, int, int], ...]
 # without a driver behind it answers "No such device", a forbidden one "Operation not permitted".
 PROBE = """
 /.probe/busybox env
-for node in /dev/nvidia* /dev/nvidia-caps/* /dev/nvidia-caps-imex-channels/* /dev/dri/*; do
+for node in /dev/nvidia* /dev/gdrdrv /dev/nvidia-caps/* /dev/nvidia-caps-imex-channels/* /dev/dri/* /dev/infiniband/*
+do
   if [ -c "$node" ]; then
     if message=$( (: < "$node") 2>&1 ); then message=opened; fi
     echo "open:$node:$message"

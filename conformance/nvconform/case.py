@@ -109,6 +109,8 @@ class Injected:
     mig: tuple[str, ...] = ()
     mig_management: tuple[str, ...] = ()
     imex: tuple[int, ...] = ()
+    nodes: tuple[str, ...] = ()
+    makes: tuple[str, ...] = ()
     library_directory: str = ""
     library32_directory: str = ""
     rules: bool = True

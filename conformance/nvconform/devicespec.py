@@ -47,6 +47,18 @@ def device_names(case: Case) -> list[str]:
     return [f"{KIND}={token}" for token in (["all"] if "all" in tokens else tokens)]
 
 
+def more_devices(document: Mapping[str, Any], case: Case) -> dict[str, list[str]]:
+    """Return what a case asks for beside GPUs: mode of the spec -> CDI names of its devices."""
+    values = dict(entry.partition("=")[::2] for entry in case.container.env)
+    found: dict[str, list[str]] = {}
+    for variable, more in document.get("more", {}).items():
+        tokens = [token.strip() for token in values.get(variable, "").split(",")]
+        names = ["all" if token == "enabled" else token for token in tokens if token == "enabled" or token.isdecimal()]
+        if names:
+            found[str(more["mode"])] = [f"{more['kind']}={name}" for name in names]
+    return found
+
+
 def unsuited(document: Mapping[str, Any], case: Case) -> str:
     """Return why a case cannot be put to a spec, "" where it can: no matching names, or declared in `skips`."""
     for pattern, reason in document.get("skips", {}).items():
@@ -65,7 +77,8 @@ class SpecAttempt(RuntimeAttempt):
     def __init__(self, setup: Any, case: Case, directory: Path) -> None:
         """Prepare names only; the expectation is that of a spec."""
         super().__init__(setup, self._with_spec(setup.implementation, setup.sets, case), directory)
-        self.devices = device_names(case)
+        self.more = more_devices(setup.implementation, case)
+        self.devices = [*device_names(case), *(name for names in self.more.values() for name in names)]
         self.links: dict[str, str] = {}
 
     @staticmethod
@@ -115,6 +128,10 @@ class SpecAttempt(RuntimeAttempt):
             return Created(self.code, self.message, 0)
         elif shared:
             machine.write_bytes(spec.read_bytes())
+        for mode in self.more:
+            own = ["--mode", mode, "--output", f"{directory}/{mode}.yaml"]
+            if not self._run([*self.setup.words("generate", **words), *own]):
+                return Created(self.code, self.message, 0)
         devices = [word for name in self.devices for word in ("--device", name)]
         if not self._run([*self.setup.words("command", **words), *devices]):
             return Created(self.code, self.message, 0)

@@ -88,6 +88,9 @@ class Expander:
         for channel in self.expected.imex:
             major = self._major_of("nvidia-caps-imex-channels")
             self._add_node(f"nvidia-caps-imex-channels/channel{channel}", major, channel)
+        for name in self.expected.nodes:
+            major, _, minor = self.machine["nodes"][name].partition(":")
+            self._add_node(name, int(major), int(minor))
         self._amend()
         return self.view
 
@@ -143,8 +146,9 @@ class Expander:
 
     def _add_libraries(self) -> None:
         libraries: dict[str, str | None] = {}
-        for entry in self._capabilities():
-            libraries.update(entry.get("libraries", {}))
+        for name in self.expected.capabilities:
+            libraries.update(self.sets["capabilities"][name].get("libraries", {}))
+            libraries.update(self.machine.get("libraries", {}).get(name, {}))
         words = [(self.directory, 64)] if libraries else []
         if "compat32" in self.expected.capabilities and self.expected.library32_directory:
             words.append((self.expected.library32_directory, 32))

@@ -8,8 +8,8 @@ look otherwise or are missing, in some lanes or some containers. `skips` are cas
 by id. `requires` are programs without which it cannot be judged. `features` is what it claims (all without the key).
 `deviations` are cases that it is known to fail by design, pattern of ids -> reason; `original` says that the cases'
 `differs` is about it. For CDI, `generate` writes a spec into `{specs}` by the settings in `{config}`, `command` applies
-it to `{bundle}`; `expects` is what every spec brings, `additions` are paths that it may bring beyond a case; `skips`
-may be patterns of ids.
+it to `{bundle}`; `more` are variables that ask for devices of other kinds, which have specs of their own; `expects` is
+what every spec brings, `additions` are paths that it may bring beyond a case; `skips` may be patterns of ids.
 """
 
 import fnmatch
@@ -41,6 +41,7 @@ _SHAPE = record(
         "install": list_of(text),
         "command": list_of(text),
         "generate": list_of(text),
+        "more": mapping_of(record({"mode": text, "kind": text}, ("mode", "kind"))),
         "expects": record({"capabilities": list_of(text), "environment": list_of(text)}),
         "additions": list_of(record({"paths": list_of(text), "because": text}, ("paths", "because"))),
         "kind": choice(*KINDS),

@@ -16,6 +16,7 @@ from pathlib import Path
 FLAGS = ("ro", "rw", "nosuid", "nodev", "noexec")
 LARGE_FILE = 1 << 20
 # Nodes that every runtime makes.
+SHOWN_NODES = ("nvidia*", "infiniband", "gdrdrv")
 RUNTIME_NODES = frozenset({"null", "zero", "full", "tty", "random", "urandom", "ptmx", "console", "pts"})
 
 # Stands between the runtime and the injector: records what it gets and leaves, and passes its exit code on.
@@ -207,10 +208,10 @@ def walk_files(top: Path) -> Iterator[Path]:
 
 
 def machine_nodes(root: Path) -> dict[str, tuple[int, int, int]]:
-    """Return name below /dev -> (major, minor, mode) of the machine's NVIDIA device nodes."""
+    """Return name below /dev -> (major, minor, mode) of the machine's device nodes that an injector may show."""
     top = root / "dev"
     result = {}
-    for entry in sorted(top.glob("nvidia*")):
+    for entry in sorted(path for pattern in SHOWN_NODES for path in top.glob(pattern)):
         for path in [entry] if not entry.is_dir() else walk_files(entry):
             status = path.lstat()
             if stat.S_ISCHR(status.st_mode):

@@ -205,13 +205,19 @@ class _Reader:
             params={key: place.text() for key, place in self._map("params")},
             files={key: place.text() for key, place in self._map("files")},
             links={key: place.text() for key, place in self._map("links")},
-            libraries=tuple(place.text() for place in self._list("libraries")),
+            libraries=self._libraries(),
             nodes={key: _device_number(place) for key, place in self._map("nodes")},
             lib32=self._flag("lib32", default=False),
             drm=self._flag("drm", default=True),
             deviation=self._deviation(),
             architecture=self.keys["arch"].choice(("x86_64", "aarch64")) if "arch" in self.keys else platform.machine(),
         )
+
+    def _libraries(self) -> tuple[tuple[str, str], ...]:
+        """Return path and SONAME ("" where only paths are listed) of libraries that no driver package brings."""
+        if "libraries" in self.keys and self.keys["libraries"].is_mapping():
+            return tuple((path, place.text()) for path, place in self._map("libraries"))
+        return tuple((place.text(), "") for place in self._list("libraries"))
 
     def _list(self, key: str) -> list[_Place]:
         return self.keys[key].sequence() if key in self.keys else []

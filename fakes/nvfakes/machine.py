@@ -139,7 +139,8 @@ class Deviation:
 class Machine:
     """A whole machine; `driver` is None where none is installed, `files` are extra or replaced files by path.
 
-    `libraries` and `nodes` are further stub libraries and device nodes, as a Jetson or WSL has them.
+    `libraries` (path and SONAME, "" for one that follows from the name) and `nodes` are further stub libraries and
+    device nodes, as a Jetson or WSL has them.
     `events` are (place of the GPU, NVML kind, value) of what has happened; NVML takes `slow_ms` longer for each answer.
     """
 
@@ -154,7 +155,7 @@ class Machine:
     params: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
     links: Mapping[str, str] = field(default_factory=dict)
-    libraries: tuple[str, ...] = ()
+    libraries: tuple[tuple[str, str], ...] = ()
     nodes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     events: tuple[tuple[int, int, int], ...] = ()
     slow_ms: int = 0

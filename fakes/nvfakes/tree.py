@@ -97,8 +97,8 @@ def entries(machine: Machine, *, dev_directory: str = "", facts: Mapping[str, st
         found[path] = File(path, text.encode())
     for path, target in machine.links.items():
         found[path] = Link(path, target)
-    for path in machine.libraries:
-        found[path] = _stub(machine, path)
+    for path, soname in machine.libraries:
+        found[path] = _stub(machine, path, soname)
     for path, (major, minor) in machine.nodes.items():
         found[path] = Node(path, major, minor)
     patterns = machine.deviation.missing
@@ -106,11 +106,10 @@ def entries(machine: Machine, *, dev_directory: str = "", facts: Mapping[str, st
     return sorted(kept, key=lambda entry: entry.path)
 
 
-def _stub(machine: Machine, path: str) -> File:
-    """Return a library that stands alone; its SONAME is its file name less what follows the first number."""
-    name = os.path.basename(path)
-    stem, dot, version = name.partition(".so.")
-    soname = f"{stem}{dot}{version.split('.')[0]}"
+def _stub(machine: Machine, path: str, soname: str) -> File:
+    """Return a library that stands alone; its SONAME is as given, else its name less what follows the first number."""
+    stem, dot, version = os.path.basename(path).partition(".so.")
+    soname = soname or f"{stem}{dot}{version.split('.')[0]}"
     return File(path, elf.shared_library(soname, machine=elf.MACHINES[machine.architecture]))
 
 
@@ -135,6 +134,10 @@ def _user_space(machine: Machine, facts: Mapping[str, str]) -> Iterator[Entry]:
     real = list(_packaged(driver.packages, f"{directory}/libnvidia-ml.so.{version}"))
     yield from real
     libraries += real
+    more = [(path, soname) for path, soname in machine.libraries if soname]
+    named = [Link(f"{os.path.dirname(path)}/{soname}", os.path.basename(path)) for path, soname in more]
+    yield from named
+    libraries += named
     stub = elf.program(elf.MACHINES[machine.architecture])
     for program in driverfiles.PROGRAMS:
         yield File(f"/usr/bin/{program}", build.nvidia_smi() if program == "nvidia-smi" else stub, 0o755)

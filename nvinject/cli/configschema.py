@@ -7,7 +7,9 @@ lists to each other. Does not belong here: reading a file, and what a setting le
 import os
 
 from nvinject.config import KEYS
+from nvinject.core.catalog import OPTIONAL_PARTS
 from nvinject.core.mode import MODES
+from nvinject.core.policy import ON_MISSING, REFUSE
 from nvinject.formats.tomltext import format_value
 from nvinject.record import Record
 
@@ -176,8 +178,8 @@ HELP = {
     ),
     "nvidia-container-runtime.modes.jit-cdi.nvcdi-feature-flags": Help(
         default=[],
-        unused=_NO_SPEC,
-        text="Switches for what is generated on the way; those of `nvinject cdi generate --feature-flag`.",
+        text="Switches of `nvinject cdi generate --feature-flag` for mode jit-cdi, where one has a meaning: "
+        "disable-ipc-discoverer leaves the sockets of daemons out.",
     ),
     "nvidia-container-runtime.modes.jit-cdi.nvcdi-disable-hooks": Help(
         default=[], unused=_NO_SPEC, text="Hooks to leave out of what is generated on the way; `all` for every one."
@@ -225,8 +227,7 @@ HELP = {
     ),
     "features.disable-imex-channel-creation": Help(
         default=False,
-        unused="nvinject never makes them",
-        text="Do not make nodes of IMEX channels while a container starts.",
+        text="Make no nodes of IMEX channels while a container starts, whatever nvinject.create-imex-channels says.",
     ),
     "features.ignore-imex-channel-requests": Help(
         default=False, text="Take no notice of NVIDIA_IMEX_CHANNELS and of mounts that ask for channels."
@@ -247,6 +248,22 @@ HELP = {
         default=True,
         text="Let nvidia-container-runtime put links and the loader cache into a container's own file system where "
         "that is writable; with false they are mounted.",
+    ),
+    "nvinject.leave-out": Help(
+        default=[],
+        text="Parts of the driver that no container gets, whatever its capabilities, of these: "
+        f"{', '.join(OPTIONAL_PARTS)}.",
+    ),
+    "nvinject.missing-extras": Help(
+        default=REFUSE,
+        choices=ON_MISSING,
+        text="What becomes of a container with NVIDIA_GDS, NVIDIA_MOFED, NVIDIA_GDRCOPY or NVIDIA_NVSWITCH=enabled on "
+        "a host without such devices: it is refused, or starts without them and with a warning.",
+    ),
+    "nvinject.create-imex-channels": Help(
+        default=False,
+        text="Let a container's start make the node of an IMEX channel that is asked for and missing, on the host, as "
+        "nvidia-modprobe would. With false such a container is refused.",
     ),
 }
 

@@ -76,6 +76,8 @@ def work(
         raise CliError("requirement error", f"unsatisfied condition: {error.message}", error.hint) from error
     for note in plan.notes:
         log.write(f"note: {note}")
+    for warning in plan.warnings:
+        log.warn(warning)
     if words.has("no-devbind"):
         plan = without_nodes(plan)
     try:

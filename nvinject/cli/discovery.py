@@ -27,6 +27,7 @@ def discover_for(request: "ContainerRequest", policy: "Policy", environ: "Mappin
         nvml=planner.needs_nvml(request),
         mig_management=bool(request.mig_config or request.mig_monitor),
         imex_channels=request.imex_channels,
+        extras=request.extras,
         mps_directory=environ.get("CUDA_MPS_PIPE_DIRECTORY", ""),
     )
 

@@ -92,6 +92,8 @@ def inject_request(
     plan = planner.plan(inventory, request, policy, layout)
     for note in plan.notes:
         log.write(f"note: {note}")
+    for warning in plan.warnings:
+        log.warn(warning)
     steps = log.write if log.is_kept else None
     # This is a hook's last work: from here on the process may be in the container's mount namespace.
     for warning in apply(plan, container, no_cgroups=policy.no_cgroups, log=steps, ends_here=True):

@@ -92,7 +92,7 @@ def make_plan(
         plan = planner.plan(inventory, request, policy, observe_layout(root_fd))
     finally:
         os.close(root_fd)
-    return request, plan, (*warnings, *request.warnings)
+    return request, plan, (*warnings, *request.warnings, *plan.warnings)
 
 
 def print_text(found: "tuple[ContainerRequest | None, Plan | None, tuple[str, ...]]") -> None:

@@ -9,7 +9,8 @@ import stat
 import sys
 
 from nvinject.core.mode import plain_devices, qualify
-from nvinject.core.request import make_request, read_requirements
+from nvinject.core.policy import WARN
+from nvinject.core.request import make_request, read_extras, read_requirements
 from nvinject.core.sources import ContainerSpec
 from nvinject.errors import ContainerError, HostError, RequestError
 from nvinject.formats.oci import rootfs_path
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from nvinject.core.request import ContainerRequest
     from nvinject.core.sources import Asked
     from nvinject.formats.oci import Spec
+    from nvinject.render.journal import Journal
     from nvinject.render.rundirectory import RunDirectory
 
 HOOK_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -94,7 +96,15 @@ class Shim:
         from nvinject.render.injection import apply_edits, collect_edits
 
         names = qualify(asked.devices, self.policy.cdi_default_kind)
-        definitions = resolve(read_registry(self.policy.cdi_spec_dirs), names)
+        extras, warnings = read_extras(self.asked, self.policy)
+        registry = read_registry(self.policy.cdi_spec_dirs)
+        if extras and self.policy.missing_extras == WARN:
+            lacking = [name for name in extras if name.endswith("=all") and name not in registry.devices()]
+            warnings += tuple(f"no CDI spec defines {name}; the container does without" for name in lacking)
+            extras = tuple(name for name in extras if name not in lacking)
+        for warning in warnings:
+            self.log.warn(warning)
+        definitions = resolve(registry, tuple(dict.fromkeys((*names, *extras))))
         self.check_requirements(names)
         oci.remove_hooks(self.document)
         apply_edits(self.document, collect_edits((one.file.path, one.spec, one.device) for one in definitions))
@@ -130,13 +140,22 @@ class Shim:
         request = make_request(asked.replace(devices=plain_devices(asked.devices)), self.asked, self.policy)
         for warning in request.warnings:
             self.log.warn(warning)
-        inventory = discover_for(request, self.policy, os.environ)
+        policy = self.policy
+        if policy.jit_feature_flags:
+            from nvinject.core.catalog import NO_SOCKETS_FLAG, SOCKET_NAMES
+
+            if NO_SOCKETS_FLAG in policy.jit_feature_flags:
+                policy = policy.replace(leave_out=(*policy.leave_out, *SOCKET_NAMES))
+        inventory = discover_for(request, policy, os.environ)
         root_fd = self.open_rootfs()
         try:
             plan = self.make_plan(inventory, request, root_fd)
+            made = self.make_host_nodes(plan)
             try:
                 self.write(plan, inventory, root_fd)
             except Exception:
+                for problem in made.undo() if made is not None else ():
+                    self.log.warn(f"could not undo: {problem}")
                 self.forget()
                 raise
         finally:
@@ -168,14 +187,27 @@ class Shim:
         plan = planner.plan(inventory, request, self.policy, layout)
         for note in plan.notes:
             self.log.write(f"note: {note}")
+        for warning in plan.warnings:
+            self.log.warn(warning)
         return plan
+
+    def make_host_nodes(self, plan: "Plan") -> "Journal | None":
+        """Make the device nodes that the plan wants on the host; returns what takes them back."""
+        from nvinject.core.plan import MakeNode
+
+        nodes = tuple(one for one in plan.operations if isinstance(one, MakeNode))
+        if not nodes:
+            return None
+        from nvinject.render.hostnodes import make_nodes
+
+        return make_nodes(nodes, self.log.write)
 
     def write(self, plan: "Plan", inventory: "Inventory", root_fd: int) -> None:
         """Carry the plan out: generated files, the container's file system, config.json, in this order."""
-        from nvinject.core.plan import DecideCompat
+        from nvinject.core.plan import DecideCompat, MakeNode
         from nvinject.render.rootfs import check_targets, without_present
 
-        operations = tuple(one for one in plan.operations if not isinstance(one, DecideCompat))
+        operations = tuple(one for one in plan.operations if not isinstance(one, (DecideCompat, MakeNode)))
         traits = oci.read_traits(self.document, nested=in_user_namespace(), write_rootfs=self.policy.write_rootfs)
         plan = plan.replace(operations=operations)
         if root_fd >= 0:

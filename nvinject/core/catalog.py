@@ -8,6 +8,10 @@ there for every request.
 
 from nvinject.record import Record
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 NVIDIA_MAJOR = 195  # fixed for nvidiaN, nvidiactl and nvidia-modeset; all other classes get a number at load time
 GPU_CLASSES = ("nvidia", "nvidia-frontend")  # old drivers register nvidia-frontend
 CAPABILITY_CLASS = "nvidia-caps"
@@ -15,6 +19,7 @@ CAPABILITY_DIRECTORY = "/dev/nvidia-caps"
 DRM_MAJOR = 226  # Documentation/admin-guide/devices.txt of the kernel
 IMEX_CLASS = "nvidia-caps-imex-channels"
 IMEX_DIRECTORY = "/dev/nvidia-caps-imex-channels"
+IMEX_KIND = "imex-channel"  # the class of CDI devices
 # No capability of images: everything that belongs to the driver, for containers of which nothing is known yet.
 WHOLE_DRIVER = "whole-driver"
 
@@ -38,8 +43,12 @@ class BinaryRow(Record):
 
 
 class FirmwareRow(Record):
-    """Files of `directory`/<driver version>/ that start and end as given; they keep that path in the container."""
+    """Files of `directory`/<driver version>/ that start and end as given; they keep that path in the container.
 
+    `name` is what `nvinject.leave-out` of config.toml calls them.
+    """
+
+    name: str
     directory: str
     prefix: str
     suffix: str
@@ -48,7 +57,10 @@ class FirmwareRow(Record):
 
 
 class SocketRow(Record):
-    """A daemon's socket, or its directory of sockets; the first of `paths` that exists is taken."""
+    """A daemon's socket, or its directory of sockets; the first of `paths` that exists is taken.
+
+    `name` is also what `nvinject.leave-out` of config.toml calls it.
+    """
 
     name: str
     paths: tuple[str, ...]
@@ -96,10 +108,12 @@ class SymlinkRow(Record):
 class NodeSetRow(Record):
     """Device nodes that belong together and to no GPU, and the files that go with them.
 
-    A pattern is a path, or the start of one before `*`.
+    A pattern is a path, or the start of one before `*`. A container gets the set where its `variable` is REQUESTED; a
+    CDI spec has it as the device `all` of `device_class`.
     """
 
     name: str
+    variable: str
     device_class: str
     patterns: tuple[str, ...]
     files: tuple[str, ...]
@@ -234,6 +248,7 @@ BINARY_DIRECTORIES = ("/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/local/bin"
 
 FIRMWARE: tuple[FirmwareRow, ...] = (
     FirmwareRow(
+        name="gsp-firmware",
         directory="/lib/firmware/nvidia",
         prefix="gsp",
         suffix=".bin",
@@ -369,9 +384,12 @@ CONFIGURATION_FILES: tuple[ConfigurationRow, ...] = (
 )
 
 
+REQUESTED = "enabled"  # the one value of a node set's variable that counts
+
 NODE_SETS: tuple[NodeSetRow, ...] = (
     NodeSetRow(
         name="gds",
+        variable="NVIDIA_GDS",
         device_class="gds",
         patterns=("/dev/nvidia-fs*",),
         files=("/run/udev", "/etc/cufile.json"),
@@ -380,6 +398,7 @@ NODE_SETS: tuple[NodeSetRow, ...] = (
     ),
     NodeSetRow(
         name="mofed",
+        variable="NVIDIA_MOFED",
         device_class="mofed",
         patterns=("/dev/infiniband/uverbs*", "/dev/infiniband/rdma_cm"),
         files=(),
@@ -388,6 +407,7 @@ NODE_SETS: tuple[NodeSetRow, ...] = (
     ),
     NodeSetRow(
         name="gdrcopy",
+        variable="NVIDIA_GDRCOPY",
         device_class="gdrcopy",
         patterns=("/dev/gdrdrv",),
         files=(),
@@ -396,6 +416,7 @@ NODE_SETS: tuple[NodeSetRow, ...] = (
     ),
     NodeSetRow(
         name="nvswitch",
+        variable="NVIDIA_NVSWITCH",
         device_class="nvswitch",
         patterns=("/dev/nvidia-nvswitchctl", "/dev/nvidia-nvswitch*"),
         files=(),
@@ -403,6 +424,11 @@ NODE_SETS: tuple[NodeSetRow, ...] = (
         remedy="this machine needs NVSwitches, and nvidia-modprobe makes their nodes",
     ),
 )
+
+# What a node can leave out of every container, by the names of nvinject.leave-out.
+SOCKET_NAMES: tuple[str, ...] = tuple(row.name for row in SOCKETS)
+OPTIONAL_PARTS: tuple[str, ...] = (*SOCKET_NAMES, *(row.name for row in FIRMWARE))
+NO_SOCKETS_FLAG = "disable-ipc-discoverer"  # the original's word for all sockets left out, in CDI specs and mode jit
 
 # Every node of the driver, for containers that manage it; what begins with one of the last names has a set of its own.
 MANAGEMENT_NODES: tuple[str, ...] = (
@@ -433,14 +459,24 @@ def binaries_for(capabilities: tuple[str, ...]) -> tuple[BinaryRow, ...]:
     return tuple(row for row in BINARIES if is_wanted(row.capabilities, capabilities))
 
 
-def firmware_for(capabilities: tuple[str, ...]) -> tuple[FirmwareRow, ...]:
-    """Return the rows of firmware files."""
-    return tuple(row for row in FIRMWARE if is_wanted(row.capabilities, capabilities))
+def firmware_for(capabilities: tuple[str, ...], left_out: tuple[str, ...] = ()) -> tuple[FirmwareRow, ...]:
+    """Return the rows of firmware files, less those whose name the node leaves out."""
+    return tuple(row for row in FIRMWARE if is_wanted(row.capabilities, capabilities) and row.name not in left_out)
 
 
-def sockets_for(capabilities: tuple[str, ...]) -> tuple[SocketRow, ...]:
-    """Return the rows of sockets and socket directories."""
-    return tuple(row for row in SOCKETS if is_wanted(row.capabilities, capabilities))
+def sockets_for(capabilities: tuple[str, ...], left_out: tuple[str, ...] = ()) -> tuple[SocketRow, ...]:
+    """Return the rows of sockets and socket directories, less those whose name the node leaves out."""
+    return tuple(row for row in SOCKETS if is_wanted(row.capabilities, capabilities) and row.name not in left_out)
+
+
+def node_set(name: str) -> NodeSetRow:
+    """Return the row of a node set; raises StopIteration for a name that the catalogue does not have."""
+    return next(row for row in NODE_SETS if row.name == name)
+
+
+def requested_node_sets(environment: "Mapping[str, str]") -> tuple[str, ...]:
+    """Return the names of the node sets that a container's environment asks for."""
+    return tuple(row.name for row in NODE_SETS if environment.get(row.variable) == REQUESTED)
 
 
 def control_nodes_for(capabilities: tuple[str, ...]) -> tuple[ControlNodeRow, ...]:

@@ -120,12 +120,34 @@ class CapabilityNode(Record):
     minor: int
 
 
+class NodeSet(Record):
+    """What a host has of a row of catalog.NODE_SETS; no nodes where it has none, and `searched` says where."""
+
+    name: str
+    nodes: tuple[DeviceNode, ...] = ()
+    files: tuple[str, ...] = ()
+    searched: str = ""
+
+
+class ImexHost(Record):
+    """What a host says of IMEX channels where one that is asked for has no node.
+
+    `there` are the names of the channels that have one. `wanted` are the nodes as the driver would have them made;
+    where nobody may make them, `obstacle` is the reason.
+    """
+
+    there: tuple[str, ...] = ()
+    wanted: tuple[DeviceNode, ...] = ()
+    obstacle: str = ""
+
+
 class Inventory(Record):
     """Everything of a host that a plan can draw on.
 
     `roots` are the folders in which it was found, all of them set. `majors` are the device classes of /proc/devices.
-    `imex_nodes` are the IMEX channel nodes that exist. `notes` are findings that do not stop an injection (an optional
-    file that is missing, a node that was skipped).
+    `imex_nodes` are the IMEX channel nodes that exist, of those that were looked for; `imex` tells more where one of
+    them is missing. `node_sets` are those that were looked for. `notes` are findings that do not stop an injection (an
+    optional file that is missing, a node that was skipped).
     """
 
     driver: Driver
@@ -136,6 +158,8 @@ class Inventory(Record):
     mig_config_node: DeviceNode | None = None
     mig_monitor_node: DeviceNode | None = None
     imex_nodes: tuple[DeviceNode, ...] = ()
+    imex: ImexHost = ImexHost()
+    node_sets: tuple[NodeSet, ...] = ()
     notes: tuple[str, ...] = ()
 
 

@@ -57,6 +57,26 @@ class BindDevice(Operation):
         return f"device {self.target}{origin} ({self.major}:{self.minor})"
 
 
+class MakeNode(Operation):
+    """Make a device node on the host, below the device root `root`, before anything of it is shown to a container.
+
+    The one operation that changes the host; the planner has it only where the node's configuration allows it.
+    """
+
+    root: str
+    path: str
+    major: int
+    minor: int
+    mode: int
+    uid: int = 0
+    gid: int = 0
+
+    def describe(self) -> str:
+        """Return node and number."""
+        place = self.path if self.root == "/" else self.root.rstrip("/") + self.path
+        return f"make {place} ({self.major}:{self.minor}) on the host"
+
+
 class AllowDevice(Operation):
     """Let the container open a character device; `access` is a subset of `rwm`."""
 
@@ -138,7 +158,11 @@ class UpdateLoaderCache(Operation):
 
 
 class Plan(Record):
-    """What will be done to one container: operations in order, and notes for people that change nothing."""
+    """What will be done to one container: operations in order, and notes for people that change nothing.
+
+    `warnings` are what a container asked for and does not get, told wherever it is started.
+    """
 
     operations: tuple[Operation, ...]
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()

@@ -16,12 +16,13 @@ from nvinject.core.plan import (
     CreateSymlink,
     DecideCompat,
     LoaderLibrary,
+    MakeNode,
     MaskDirectory,
     Operation,
     Plan,
     UpdateLoaderCache,
 )
-from nvinject.core.policy import Policy, Roots
+from nvinject.core.policy import WARN, Policy, Roots
 from nvinject.core.request import ContainerRequest
 from nvinject.core.requirements import check, collect_facts, needed_attributes
 from nvinject.core.selection import Selection, select
@@ -59,6 +60,7 @@ def plan(inventory: Inventory, request: ContainerRequest, policy: Policy, layout
     selection = select(request.devices, inventory.gpus, mig_config=request.mig_config, mig_monitor=request.mig_monitor)
     check(request.requirements, collect_facts(inventory.driver, selection.gpus))
     libraries = wanted_libraries(inventory, request)
+    extras, warnings = plan_extras(inventory, request, policy)
     operations: list[Operation] = [
         *plan_driver_proc(inventory),
         *plan_application_profile(request, selection),
@@ -72,10 +74,13 @@ def plan(inventory: Inventory, request: ContainerRequest, policy: Policy, layout
         *plan_gpus(inventory, selection),
         *plan_mig_devices(inventory, request, selection),
         *plan_mig_management(inventory, request, selection),
-        *plan_imex_channels(inventory, request),
+        *plan_imex_channels(inventory, request, policy),
+        *extras,
     ]
     cache, notes = plan_loader_cache(inventory, policy, layout, libraries, selection.gpus)
-    return Plan(operations=without_repeats([*operations, *cache]), notes=(*inventory.notes, *notes))
+    return Plan(
+        operations=without_repeats([*operations, *cache]), notes=(*inventory.notes, *notes), warnings=warnings
+    )
 
 
 def without_repeats(operations: list[Operation]) -> tuple[Operation, ...]:
@@ -438,21 +443,77 @@ def plan_mig_management(inventory: Inventory, request: ContainerRequest, selecti
     return operations
 
 
-def plan_imex_channels(inventory: Inventory, request: ContainerRequest) -> list[Operation]:
-    """Give access to the channels that share memory between nodes."""
+def plan_imex_channels(inventory: Inventory, request: ContainerRequest, policy: Policy) -> list[Operation]:
+    """Give access to the channels that share memory between nodes, making those that are missing where that is allowed.
+
+    Raises RequestError for a channel that has no node and gets none; it names the channels that the host has.
+    """
     nodes = {node.path: node for node in inventory.imex_nodes}
     operations: list[Operation] = []
     for channel in request.imex_channels:
         path = f"{catalog.IMEX_DIRECTORY}/channel{channel}"
+        reason = f"IMEX channel {channel}"
         if path not in nodes:
-            # Discovery looks for the channels that were asked for, so an empty list says nothing about the host.
-            known = ", ".join(basename(name) for name in nodes)
-            raise RequestError(
-                f"IMEX channel {channel} has no device node {below(inventory.roots.dev, path)}",
-                f"create it on the host first{'; channels there: ' + known if known else ''}",
-            )
-        operations += expose_node(inventory, nodes[path], f"IMEX channel {channel}")
+            node = missing_channel(inventory, policy, channel, path)
+            operations.append(make_node(inventory, node, f"{reason}, which had no node"))
+            nodes[path] = node
+        operations += expose_node(inventory, nodes[path], reason)
     return operations
+
+
+def missing_channel(inventory: Inventory, policy: Policy, channel: str, path: str) -> DeviceNode:
+    """Return the node to make for a channel that has none; raises RequestError where none may be made."""
+    wanted = next((node for node in inventory.imex.wanted if node.path == path), None)
+    if creates_channels(policy) and wanted is not None:
+        return wanted
+    obstacle = f" and cannot get one: {inventory.imex.obstacle}" if creates_channels(policy) else ""
+    there = ", ".join(inventory.imex.there) or "none"
+    remedy = "" if creates_channels(policy) else ", or set nvinject.create-imex-channels = true"
+    raise RequestError(
+        f"IMEX channel {channel} has no device node {below(inventory.roots.dev, path)}{obstacle}",
+        f"create it on the host first{remedy}; channels there: {there}",
+    )
+
+
+def creates_channels(policy: Policy) -> bool:
+    """Say whether a container's start may make a channel's node on the host."""
+    return policy.create_imex_channels and not policy.features.disable_imex_channel_creation
+
+
+def make_node(inventory: Inventory, node: DeviceNode, reason: str) -> MakeNode:
+    """Return the operation that makes a device node on the host."""
+    return MakeNode(
+        root=inventory.roots.dev,
+        path=node.path,
+        major=node.major,
+        minor=node.minor,
+        mode=node.mode,
+        uid=node.uid,
+        gid=node.gid,
+        reason=reason,
+    )
+
+
+def plan_extras(
+    inventory: Inventory, request: ContainerRequest, policy: Policy
+) -> tuple[list[Operation], tuple[str, ...]]:
+    """Give access to the node sets that are asked for; returns warnings about those that the host has not.
+
+    Raises HostError for such a set where the node's policy says so.
+    """
+    operations: list[Operation] = []
+    warnings = []
+    found = {one.name: one for one in inventory.node_sets}
+    for name in request.extras:
+        row, one = catalog.node_set(name), found[name]
+        if one.nodes:
+            operations += plan_node_set(inventory.roots, one.nodes, one.files, row.reason)
+            continue
+        problem = f"{row.variable}={catalog.REQUESTED} asks for {row.reason}, of which there is no node: {one.searched}"
+        if policy.missing_extras != WARN:
+            raise HostError(problem, f'{row.remedy}, or set nvinject.missing-extras = "{WARN}"')
+        warnings.append(f"{problem}; the container does without")
+    return operations, tuple(warnings)
 
 
 def plan_loader_cache(

@@ -10,6 +10,9 @@ DRIVER_CAPABILITIES = ("compat32", "compute", "display", "graphics", "ngx", "uti
 DEFAULT_DRIVER_CAPABILITIES = ("compute", "utility")
 DEFAULT_RUNTIMES = ("runc", "crun")
 CDI_ANNOTATION_PREFIX = "cdi.k8s.io/"
+REFUSE = "refuse"
+WARN = "warn"
+ON_MISSING = (REFUSE, WARN)
 CDI_SPEC_DIRS = ("/etc/cdi", "/var/run/cdi")
 
 
@@ -42,7 +45,8 @@ class Policy(Record):
 
     `nvml_timeout` is in seconds. `mode` is the original's nvidia-container-runtime.mode. `write_rootfs` lets the
     runtime shim put links and loader cache into the container's own file system where that is writable; without it
-    they are mounted.
+    they are mounted. `leave_out` are names of catalog.OPTIONAL_PARTS. `missing_extras` (REFUSE or WARN) says what
+    becomes of a container that asks for a node set which the host has not.
     """
 
     roots: Roots = Roots()
@@ -66,5 +70,9 @@ class Policy(Record):
     cdi_annotation_prefixes: tuple[str, ...] = (CDI_ANNOTATION_PREFIX,)
     cdi_spec_dirs: tuple[str, ...] = CDI_SPEC_DIRS
     write_rootfs: bool = True
+    jit_feature_flags: tuple[str, ...] = ()
+    leave_out: tuple[str, ...] = ()
+    missing_extras: str = REFUSE
+    create_imex_channels: bool = False
     nvml_timeout: int = 10
     features: Features = Features()

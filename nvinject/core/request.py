@@ -35,7 +35,8 @@ class ContainerRequest(Record):
     """What a container asks for.
 
     `devices` are tokens for selection.select, `("all",)` or `("none",)`; `requirements` are (variable, expression)
-    pairs sorted by variable, empty where the check is disabled; `source` says which input won.
+    pairs sorted by variable, empty where the check is disabled; `extras` are names of catalog.NODE_SETS; `source` says
+    which input won.
     """
 
     devices: tuple[str, ...]
@@ -44,6 +45,7 @@ class ContainerRequest(Record):
     mig_config: str = ""
     mig_monitor: str = ""
     imex_channels: tuple[str, ...] = ()
+    extras: tuple[str, ...] = ()
     source: str = ""
     warnings: tuple[str, ...] = ()
     legacy_image: bool = False
@@ -75,6 +77,7 @@ def make_request(asked: Asked, spec: ContainerSpec, policy: Policy) -> Container
         mig_config=_read_mig_management(environment, "NVIDIA_MIG_CONFIG_DEVICES", privileged=spec.privileged),
         mig_monitor=_read_mig_management(environment, "NVIDIA_MIG_MONITOR_DEVICES", privileged=spec.privileged),
         imex_channels=channels,
+        extras=_read_extras(environment),
         source=asked.source,
         warnings=warnings,
         legacy_image=legacy,
@@ -197,6 +200,32 @@ def _read_mig_management(environment: dict[str, str], variable: str, *, privileg
     if value.strip().lower() != "all":
         raise RequestError(f"{variable}={quoted(value)} is not supported", "only the value all is")
     return "all"
+
+
+def read_extras(spec: ContainerSpec, policy: Policy) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the CDI names of node sets and IMEX channels that a container asks for by other means, and warnings.
+
+    Raises InputError for a malformed environment, RequestError for a channel that cannot be.
+    """
+    environment = parse_environment(spec.environment)
+    names = _read_extras(environment)
+    channels, warnings = _read_imex_channels(spec, environment, policy)
+    if not names and not channels:
+        return (), warnings
+    from nvinject.core.catalog import IMEX_KIND, node_set
+
+    vendor = policy.cdi_default_kind.partition("/")[0]
+    sets = tuple(f"{vendor}/{node_set(name).device_class}=all" for name in names)
+    return (*sets, *(f"{vendor}/{IMEX_KIND}={channel}" for channel in channels)), warnings
+
+
+def _read_extras(environment: dict[str, str]) -> tuple[str, ...]:
+    """Return the node sets that are asked for. As in the original, no gate stands before them."""
+    if "enabled" not in environment.values():
+        return ()
+    from nvinject.core.catalog import requested_node_sets  # few containers ask, and the shim reads requests of all
+
+    return requested_node_sets(environment)
 
 
 def _read_imex_channels(

@@ -24,15 +24,17 @@ def discover(
     nvml: bool,
     mig_management: bool = False,
     imex_channels: tuple[str, ...] = (),
+    extras: tuple[str, ...] = (),
     mps_directory: str = "",
     identity: tuple[int, int] | None = None,
 ) -> Inventory:
     """Return what this host has for the given driver capabilities.
 
     `environ_path` is PATH, for programs; `nvml` asks NVML as well, for what only it knows; `mig_management` and
-    `imex_channels` say that those nodes are needed; `mps_directory` is CUDA_MPS_PIPE_DIRECTORY; NVML is asked as
-    `identity` (user and group) where that is given. Raises HostError for a missing root, an absent driver, a module
-    that is not loaded, version skew, a required node and unreadable files. No GPU at all is no error.
+    `imex_channels` say that those nodes are needed, as `extras` does of node sets of the catalogue; `mps_directory` is
+    CUDA_MPS_PIPE_DIRECTORY; NVML is asked as `identity` (user and group) where that is given. Raises HostError for a
+    missing root, an absent driver, a module that is not loaded, version skew, a required node and unreadable files. No
+    GPU at all is no error.
     """
     with (
         Root(policy.roots.driver, title="driver root", key="nvidia-container-cli.root") as root,
@@ -53,7 +55,9 @@ def discover(
         nodes = gpus.Nodes(dev, majors, strict=strict)
         rows = catalog.control_nodes_for(capabilities)
         control_nodes, control_notes = driver.find_control_nodes(dev, rows, majors, strict=strict)
-        sockets, socket_notes = files.find_sockets(root, catalog.sockets_for(capabilities), mps_directory)
+        socket_rows = catalog.sockets_for(capabilities, policy.leave_out)
+        sockets, socket_notes = files.find_sockets(root, socket_rows, mps_directory)
+        imex_nodes = gpus.find_imex_nodes(nodes, imex_channels)
         config_node, monitor_node, mig_capabilities = (
             gpus.find_mig_management(proc, nodes) if mig_management else (None, None, ())
         )
@@ -62,7 +66,7 @@ def discover(
                 version=version,
                 libraries=search.libraries,
                 binaries=files.find_binaries(root, catalog.binaries_for(capabilities), environ_path),
-                firmware=files.find_firmware(root, catalog.firmware_for(capabilities), version),
+                firmware=files.find_firmware(root, catalog.firmware_for(capabilities, policy.leave_out), version),
                 sockets=sockets,
                 configuration=files.find_configuration(root, catalog.configuration_files_for(capabilities)),
                 control_nodes=control_nodes,
@@ -74,9 +78,19 @@ def discover(
             mig_capabilities=mig_capabilities,
             mig_config_node=config_node,
             mig_monitor_node=monitor_node,
-            imex_nodes=gpus.find_imex_nodes(nodes, imex_channels),
+            imex_nodes=imex_nodes,
             notes=(*search.notes, *skew_notes(version, search), *control_notes, *socket_notes, *nodes.notes),
         )
+        if len(imex_nodes) < len(imex_channels):
+            from nvinject.host.imex import look_at_channels
+
+            present = {node.path for node in imex_nodes}
+            missing = tuple(one for one in imex_channels if f"{catalog.IMEX_DIRECTORY}/channel{one}" not in present)
+            inventory = inventory.replace(imex=look_at_channels(dev, proc, majors, missing, strict=strict))
+        if extras:
+            from nvinject.host.nodesets import look_for_node_sets
+
+            inventory = inventory.replace(node_sets=look_for_node_sets(root, dev, extras))
         if nvml:
             from nvinject.host.nvml import ask_nvml, complete_inventory
 

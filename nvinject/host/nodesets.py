@@ -9,32 +9,35 @@ from nvinject.core.catalog import (
     MANAGEMENT_NODES,
     NO_MANAGEMENT_NODES,
     NodeSetRow,
+    node_set,
 )
-from nvinject.core.model import DeviceNode
+from nvinject.core.model import DeviceNode, NodeSet
 from nvinject.core.policy import Roots
 from nvinject.errors import HostError
 from nvinject.host.inventory import device_root
 from nvinject.host.nodes import look_at_node
 from nvinject.host.root import Root
-from nvinject.record import Record
 
 
-class NodeSet(Record):
-    """The nodes and files that were found, and the roots below which they lie (all set)."""
+def look_for_node_sets(root: Root, dev: Root, names: tuple[str, ...]) -> tuple[NodeSet, ...]:
+    """Return what a host has of sets of the catalogue, below its driver root and its device root."""
+    return tuple(look_for_node_set(root, dev, node_set(name)) for name in names)
 
-    roots: Roots
-    nodes: tuple[DeviceNode, ...]
-    files: tuple[str, ...] = ()
+
+def look_for_node_set(root: Root, dev: Root, row: NodeSetRow) -> NodeSet:
+    """Return what a host has of one set; its files count only where it has nodes."""
+    nodes = find_nodes(dev, row.patterns)
+    files = tuple(file for file in row.files if root.exists(file)) if nodes else ()
+    return NodeSet(name=row.name, nodes=nodes, files=files, searched=_patterns(dev, row.patterns))
 
 
 def find_node_set(roots: Roots, row: NodeSetRow) -> NodeSet:
     """Return what a host has of a set; raises HostError where there is not one node."""
     with Root(roots.driver, title="driver root") as root, Root(device_root(roots), title="device root") as dev:
-        nodes = find_nodes(dev, row.patterns)
-        if not nodes:
-            raise HostError(f"there is no node of {row.reason}: {_patterns(dev, row.patterns)}", row.remedy)
-        files = tuple(file for file in row.files if root.exists(file))
-        return NodeSet(roots=roots.replace(dev=dev.path), nodes=nodes, files=files)
+        found = look_for_node_set(root, dev, row)
+        if not found.nodes:
+            raise HostError(f"there is no node of {row.reason}: {found.searched}", row.remedy)
+        return found
 
 
 def find_management_nodes(roots: Roots) -> tuple[DeviceNode, ...]:
@@ -56,7 +59,7 @@ def find_channels(roots: Roots, channels: tuple[str, ...]) -> NodeSet:
         if channels in {(), ("all",)}:
             if not everything:
                 raise HostError(f"there are no IMEX channels in {dev.host_path(IMEX_DIRECTORY)}", "create one first")
-            return NodeSet(roots=roots.replace(dev=dev.path), nodes=everything)
+            return NodeSet(name="imex", nodes=everything)
         by_path = {node.path: node for node in everything}
         for channel in channels:
             path = f"{IMEX_DIRECTORY}/channel{channel}"
@@ -67,7 +70,7 @@ def find_channels(roots: Roots, channels: tuple[str, ...]) -> NodeSet:
                     f"create it on the host first; channels there: {known}",
                 )
         wanted = tuple(by_path[f"{IMEX_DIRECTORY}/channel{channel}"] for channel in dict.fromkeys(channels))
-        return NodeSet(roots=roots.replace(dev=dev.path), nodes=wanted)
+        return NodeSet(name="imex", nodes=wanted)
 
 
 def find_nodes(dev: Root, patterns: tuple[str, ...]) -> tuple[DeviceNode, ...]:

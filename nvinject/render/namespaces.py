@@ -12,7 +12,7 @@ import errno
 import sys
 
 from nvinject import leanos as os
-from nvinject.core.plan import AllowDevice, BindDevice, BindFile, CreateSymlink, MaskDirectory
+from nvinject.core.plan import AllowDevice, BindDevice, BindFile, CreateSymlink, MakeNode, MaskDirectory
 from nvinject.errors import ContainerError, NvinjectError
 from nvinject.linux import inroot, mounts, namespaces
 from nvinject.record import Record
@@ -133,17 +133,23 @@ def apply(
     """
     tell = log or _ignore
     rules = tuple(operation for operation in plan.operations if isinstance(operation, AllowDevice))
-    others = tuple(operation for operation in plan.operations if not isinstance(operation, AllowDevice))
+    nodes = tuple(operation for operation in plan.operations if isinstance(operation, MakeNode))
+    others = tuple(operation for operation in plan.operations if not isinstance(operation, (AllowDevice, MakeNode)))
     changed = DeviceRules(container.proc_fd)
+    made = None
     warnings: tuple[str, ...] = ()
     try:
+        if nodes:
+            from nvinject.render.hostnodes import make_nodes  # few hosts let a container's start change them
+
+            made = make_nodes(nodes, tell)
         if rules and not no_cgroups:
             warnings = changed.allow(rules, tell)
         if others:
             does = _apply_here if ends_here and _shares_user_namespace(container) else _apply_in_child
             warnings += does(others, container, log)
     except BaseException as error:
-        problems = changed.undo()
+        problems = changed.undo() + (made.undo() if made is not None else ())
         if problems and isinstance(error, ContainerError):
             raise ContainerError(_with_problems(error.message, problems), error.hint) from error
         raise

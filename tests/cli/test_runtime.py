@@ -347,6 +347,55 @@ def test_cdi_of_another_vendor(registry: Node) -> None:
     refused(registry, 5, "amd.com/gpu=0", "no spec has devices of kind amd.com/gpu", "nvidia.com/gpu=0")
 
 
+MORE = """{"cdiVersion": "0.5.0", "kind": "nvidia.com/%s", "devices": [{"name": "%s", "containerEdits": {"env":
+["%s=yes"]}}], "containerEdits": {}}"""
+
+
+def test_extras_of_the_environment_come_from_the_registry_too(registry: Node) -> None:
+    """As devices of their own kinds; one that no spec has is refused, or left out where the node's policy says so."""
+    folder = registry.folder / "cdi"
+    (folder / "gds.json").write_text(MORE % ("gds", "all", "GDS"))
+    (folder / "imex.json").write_text(MORE % ("imex-channel", "3", "CHANNEL"))
+    asked = ("NVIDIA_VISIBLE_DEVICES=nvidia.com/gpu=0", "NVIDIA_GDS=enabled", "NVIDIA_IMEX_CHANNELS=3")
+    registry.write_spec(*asked)
+    assert registry.create().returncode == 0
+    assert {"GPU=0", "GDS=yes", "CHANNEL=yes"} <= set(registry.spec()["process"]["env"])
+    (registry.folder / "words").unlink()
+    registry.write_spec(*asked, "NVIDIA_MOFED=enabled")
+    refused(registry, 5, "nvidia.com/mofed=all", "no spec has devices of kind nvidia.com/mofed")
+    registry.settings["nvinject"]["missing-extras"] = "warn"
+    registry.config.unlink()
+    done = registry.create()
+    assert done.returncode == 0
+    assert "no CDI spec defines nvidia.com/mofed=all; the container does without" in done.stderr
+    assert "GDS=yes" in registry.spec()["process"]["env"]
+
+
+def test_sockets_left_out_by_a_feature_flag_of_the_original(gpus: Node) -> None:
+    gpus.host.add_socket("/run/nvidia-persistenced/socket")
+    gpus.write_spec("NVIDIA_VISIBLE_DEVICES=0")
+    gpus.create()
+    assert "/run/nvidia-persistenced/socket" in {mount["destination"] for mount in gpus.spec()["mounts"]}
+    gpus.settings["nvidia-container-runtime.modes.jit-cdi"] = {"nvcdi-feature-flags": ["disable-ipc-discoverer"]}
+    gpus.config.unlink()
+    gpus.write_spec("NVIDIA_VISIBLE_DEVICES=0")
+    assert gpus.create().returncode == 0
+    assert "/run/nvidia-persistenced/socket" not in {mount["destination"] for mount in gpus.spec()["mounts"]}
+
+
+def test_a_failure_takes_back_the_node_that_was_made_on_the_host(gpus: Node) -> None:
+    """The channel's node is made before config.json is written, and goes when that cannot be."""
+    (gpus.host.proc / "devices").write_text("Character devices:\n195 nvidia\n238 nvidia-caps-imex-channels\n")
+    gpus.settings["nvinject"]["create-imex-channels"] = True
+    channel = gpus.host.root / "dev/nvidia-caps-imex-channels/channel5"
+    gpus.write_spec("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_IMEX_CHANNELS=5", linux={"devices": "no list"})
+    refused(gpus, 3, "devices in config.json is not a list")
+    assert not channel.exists()
+    gpus.write_spec("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_IMEX_CHANNELS=5")
+    assert gpus.create().returncode == 0
+    assert channel.is_char_device()
+
+
 def test_requirements_hold_for_cdi(registry: Node) -> None:
     registry.host.add_everything()
     registry.write_spec("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_REQUIRE_X=driver>=999")

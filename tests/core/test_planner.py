@@ -12,9 +12,11 @@ from nvinject.core.model import (
     Driver,
     Gpu,
     HostFile,
+    ImexHost,
     Inventory,
     Library,
     MigDevice,
+    NodeSet,
 )
 from nvinject.core.plan import (
     AllowDevice,
@@ -22,12 +24,13 @@ from nvinject.core.plan import (
     BindFile,
     CreateSymlink,
     DecideCompat,
+    MakeNode,
     MaskDirectory,
     Operation,
     UpdateLoaderCache,
 )
 from nvinject.core.planner import needs_nvml, plan, plan_node_set, plan_visible_proc
-from nvinject.core.policy import Policy, Roots
+from nvinject.core.policy import WARN, Features, Policy, Roots
 from nvinject.core.request import ContainerRequest
 from nvinject.errors import HostError, NvinjectError, RequestError, RequirementError
 
@@ -107,6 +110,13 @@ INVENTORY = Inventory(
         CapabilityNode(name="gpu1/gi0/access", minor=138),
     ),
     imex_nodes=(DeviceNode(path="/dev/nvidia-caps-imex-channels/channel0", major=238, minor=0),),
+    imex=ImexHost(there=("channel0", "channel9"), obstacle="the driver's parameter ModifyDeviceFiles is 0"),
+    node_sets=(
+        NodeSet(
+            name="gds", nodes=(DeviceNode(path="/dev/nvidia-fs0", major=240, minor=0),), files=("/etc/cufile.json",)
+        ),
+        NodeSet(name="mofed", searched="/dev/infiniband/uverbs*, /dev/infiniband/rdma_cm"),
+    ),
     notes=("a note",),
 )
 LAYOUT = ContainerLayout(library_directory=LIBRARY_DIRECTORY, library32_directory="/usr/lib/i386-linux-gnu")
@@ -292,7 +302,13 @@ REFUSALS: list[tuple[ContainerRequest, Inventory, type[NvinjectError], list[str]
         RequirementError,
         ["NVIDIA_REQUIRE_CUDA", "cuda>=99", "12.8"],
     ),
-    (request("0", imex_channels=("7",)), INVENTORY, RequestError, ["channel7", "channel0"]),
+    (request("0", imex_channels=("7",)), INVENTORY, RequestError, ["channel7", "channels there: channel0, channel9"]),
+    (
+        request("0", extras=("gds", "mofed")),
+        INVENTORY,
+        HostError,
+        ["NVIDIA_MOFED=enabled", "RDMA", "/dev/infiniband/uverbs*", "ib_uverbs", "nvinject.missing-extras"],
+    ),
     (request("0:0", mig_config="all"), INVENTORY, RequestError, ["NVIDIA_MIG_CONFIG_DEVICES"]),
 ]
 
@@ -306,6 +322,62 @@ def test_what_cannot_be_served_is_refused_by_name(
         plan(inventory, asked, Policy(), LAYOUT)
     for name in names:
         assert name in str(caught.value)
+
+
+def test_extras_that_are_asked_for() -> None:
+    """Nodes with their right, files that go with them; nothing of it without a request."""
+    assert not targets(operations(request("0"))) & {"nvidia-fs0", "cufile.json"}
+    found = operations(request("none", extras=("gds",)))
+    assert {"nvidia-fs0", "cufile.json"} <= targets(found)
+    assert AllowDevice(major=240, minor=0, access="rw", reason="GPUDirect Storage") in found
+
+
+def test_extras_that_the_host_has_not_can_be_a_warning() -> None:
+    made = plan(INVENTORY, request("0", extras=("gds", "mofed")), Policy(missing_extras=WARN), LAYOUT)
+    (warning,) = made.warnings
+    assert "NVIDIA_MOFED=enabled" in warning
+    assert "nvidia-fs0" in targets(made.operations)
+
+
+CHANNEL7 = DeviceNode(path="/dev/nvidia-caps-imex-channels/channel7", major=238, minor=7, mode=0o660, gid=44)
+MAKING = INVENTORY.replace(roots=Roots(dev="/host"), imex=ImexHost(there=("channel0",), wanted=(CHANNEL7,)))
+
+
+def test_a_missing_channel_is_made_where_that_is_allowed() -> None:
+    """The host's node comes first, then the container's; a channel that is there is not made."""
+    found = operations(request("0", imex_channels=("0", "7")), MAKING, policy=Policy(create_imex_channels=True))
+    (made,) = [one for one in found if isinstance(one, MakeNode)]
+    assert (made.root, made.path, made.major, made.minor, made.mode, made.gid) == (
+        "/host",
+        CHANNEL7.path,
+        238,
+        7,
+        0o660,
+        44,
+    )
+    shown = [one for one in found if isinstance(one, BindDevice) and one.target == CHANNEL7.path]
+    assert found.index(made) < found.index(shown[0])
+    assert "/host/dev/nvidia-caps-imex-channels/channel7 (238:7) on the host" in made.describe()
+
+
+# policy, inventory, what the refusal says
+NOT_MADE = [
+    (Policy(), MAKING, "nvinject.create-imex-channels = true"),
+    (
+        Policy(create_imex_channels=True, features=Features(disable_imex_channel_creation=True)),
+        MAKING,
+        "nvinject.create-imex-channels = true",
+    ),
+    (Policy(create_imex_channels=True), INVENTORY, "cannot get one: the driver's parameter ModifyDeviceFiles is 0"),
+]
+
+
+@pytest.mark.parametrize(("policy", "inventory", "says"), NOT_MADE)
+def test_a_missing_channel_is_refused_otherwise(policy: Policy, inventory: Inventory, says: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        plan(inventory, request("0", imex_channels=("7",)), policy, LAYOUT)
+    assert says in str(caught.value)
+    assert "channels there: channel0" in str(caught.value)
 
 
 NVML = [

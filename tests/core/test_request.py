@@ -11,6 +11,7 @@ from nvinject.core.request import (
     ContainerRequest,
     gate_warning,
     parse_environment,
+    read_extras,
     read_request,
     read_requirements,
 )
@@ -413,3 +414,35 @@ def test_a_container_that_cannot_ask_is_left_alone(spec: ContainerSpec, policy: 
     if not might_ask(spec, policy.swarm_resource):
         assert read_request(spec, policy) is None
         assert gate_warning(spec, policy) == ""
+
+
+# environment, the names of node sets
+EXTRAS = [
+    ((), ()),
+    (("NVIDIA_GDS=enabled",), ("gds",)),
+    (("NVIDIA_NVSWITCH=enabled", "NVIDIA_MOFED=enabled", "NVIDIA_GDRCOPY=enabled"), ("mofed", "gdrcopy", "nvswitch")),
+    (("NVIDIA_GDS=Enabled", "NVIDIA_MOFED=1", "NVIDIA_GDRCOPY=", "NVIDIA_NVSWITCH=true"), ()),
+    (("NVIDIA_GDS=enabled", "NVIDIA_GDS=disabled"), ()),
+    (("OTHER=enabled",), ()),
+]
+
+
+@pytest.mark.parametrize(("entries", "names"), EXTRAS)
+def test_node_sets_by_environment(entries: tuple[str, ...], names: tuple[str, ...]) -> None:
+    """One value counts; the gate of unprivileged containers does not stand before them, as in the original."""
+    assert granted("NVIDIA_VISIBLE_DEVICES=none", *entries).extras == names
+    gated = MOUNTS.replace(accept_envvar_unprivileged=False)
+    assert granted(*entries, mounts=null("0"), policy=gated).extras == names
+
+
+def test_extras_as_names_of_a_registry() -> None:
+    """Mode cdi asks the registry for them, in the vendor of the default kind."""
+    spec = ContainerSpec(environment=("NVIDIA_GDS=enabled", "NVIDIA_IMEX_CHANNELS=3,0"))
+    policy = Policy(cdi_default_kind="example.com/gpu")
+    assert read_extras(spec, policy) == (
+        ("example.com/gds=all", "example.com/imex-channel=3", "example.com/imex-channel=0"),
+        (),
+    )
+    assert read_extras(ContainerSpec(environment=("NVIDIA_IMEX_CHANNELS=all",)), policy)[0] == ()
+    with pytest.raises(RequestError, match="unsupported IMEX channel"):
+        read_extras(ContainerSpec(environment=("NVIDIA_IMEX_CHANNELS=x",)), policy)

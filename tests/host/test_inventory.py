@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from nvinject.core.model import DeviceNode
+from nvinject.core.model import DeviceNode, ImexHost
 from nvinject.core.policy import DRIVER_CAPABILITIES, Policy, Roots
 from nvinject.errors import HostError
+from nvinject.host.imex import look_at_channels
 from nvinject.host.inventory import discover
+from nvinject.host.root import Root
 
 from .machine import LIBRARY_DIRECTORY, PARAMS, VERSION, HostTree, gpu_uuid, write
 
@@ -273,6 +275,66 @@ def test_mig_management_and_imex(tree: HostTree) -> None:
     ]
     assert [node.path for node in asked.imex_nodes] == ["/dev/nvidia-caps-imex-channels/channel7"]
     assert asked.notes == (f"{tree.root}/dev/nvidia-caps-imex-channels/channel8 is missing",)
+    assert asked.imex.there == ("channel7",)
+    assert "nvidia-caps-imex-channels is not in /proc/devices" in asked.imex.obstacle
+
+
+MAJORS = (("nvidia", 195), ("nvidia-caps-imex-channels", 238))
+
+
+def channels(tree: HostTree, *missing: str, strict: bool = True) -> ImexHost:
+    with Root(str(tree.root)) as dev, Root(str(tree.proc)) as proc:
+        return look_at_channels(dev, proc, MAJORS, missing, strict=strict)
+
+
+# texts of params, channel that is asked for, what stands in the way
+OBSTACLES = [
+    ("ModifyDeviceFiles: 0\nDeviceFileMode: 438\n", "3", "ModifyDeviceFiles is 0"),
+    ("ModifyDeviceFiles: 1\nImexChannelCount: 4\n", "4", "the driver has 4 channels (ImexChannelCount), channel 4"),
+    ("ModifyDeviceFiles: 1\nImexChannelCount: 4\n", "3", ""),
+    ("ModifyDeviceFiles: 1\nImexChannelCount: x\n", "2047", ""),
+    ("", "1", ""),
+]
+
+
+@pytest.mark.parametrize(("params", "channel", "obstacle"), OBSTACLES)
+def test_what_stands_in_the_way_of_a_channel(tree: HostTree, params: str, channel: str, obstacle: str) -> None:
+    """A node is wanted with the driver's own mode, unless the driver or the kernel has a say against it."""
+    write(tree.proc, "/driver/nvidia/params", params + "DeviceFileMode: 432\nDeviceFileGID: 44\n")
+    for number in (10, 2):
+        tree.add_node(f"/dev/nvidia-caps-imex-channels/channel{number}", 238, number)
+    found = channels(tree, channel)
+    assert found.there == ("channel2", "channel10")
+    assert obstacle in found.obstacle if obstacle else not found.obstacle
+    assert [(node.path.rpartition("/")[2], node.major, node.minor, node.mode, node.gid) for node in found.wanted] == (
+        [] if obstacle else [(f"channel{channel}", 238, int(channel), 0o660, 44)]
+    )
+    assert "user namespace" in channels(tree, channel, strict=False).obstacle
+
+
+def test_node_sets_that_are_asked_for(tree: HostTree) -> None:
+    """A set without nodes says where they were looked for, and its files do not count."""
+    tree.add_everything()
+    tree.add_node("/dev/nvidia-fs0", 240, 0)
+    tree.write("/etc/cufile.json", "{}")
+    found = discover(tree.policy, COMPUTE, environ_path="", nvml=False, extras=("gds", "gdrcopy")).node_sets
+    assert [(one.name, [node.path for node in one.nodes], one.files) for one in found] == [
+        ("gds", ["/dev/nvidia-fs0"], ("/etc/cufile.json",)),
+        ("gdrcopy", [], ()),
+    ]
+    assert found[1].searched == f"{tree.root}/dev/gdrdrv"
+
+
+def test_parts_that_the_node_leaves_out(tree: HostTree) -> None:
+    tree.add_everything()
+    tree.add_socket("/run/nvidia-persistenced/socket")
+    full = discover(tree.policy, COMPUTE, environ_path="", nvml=False).driver
+    assert full.firmware
+    assert "nvidia-persistenced" in {one.name for one in full.sockets}
+    policy = tree.policy.replace(leave_out=("gsp-firmware", "nvidia-persistenced"))
+    less = discover(policy, COMPUTE, environ_path="", nvml=False).driver
+    assert less.firmware == ()
+    assert "nvidia-persistenced" not in {one.name for one in less.sockets}
 
 
 def test_nothing_stays_open_and_pynvml_stays_out(tree: HostTree) -> None:
