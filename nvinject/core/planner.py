@@ -78,9 +78,7 @@ def plan(inventory: Inventory, request: ContainerRequest, policy: Policy, layout
         *extras,
     ]
     cache, notes = plan_loader_cache(inventory, policy, layout, libraries, selection.gpus)
-    return Plan(
-        operations=without_repeats([*operations, *cache]), notes=(*inventory.notes, *notes), warnings=warnings
-    )
+    return Plan(operations=without_repeats([*operations, *cache]), notes=(*inventory.notes, *notes), warnings=warnings)
 
 
 def without_repeats(operations: list[Operation]) -> tuple[Operation, ...]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nvfakes import declaration, tree
+from nvfakes import declaration, elf, tree
 from nvfakes.machine import Machine
 
 DRIVER_TREE = (Path(__file__).parent / "driver-tree-570.txt").read_text().split()
@@ -126,3 +126,13 @@ def test_mig_minors_has_every_combination() -> None:
     lines = minors.data.decode().splitlines()
     assert len(lines) == 4322
     assert {"gpu0/gi1/access 12", "gpu0/gi1/ci0/access 13", "gpu1/gi0/access 138"} <= set(lines)
+
+
+def test_a_library_of_no_driver_package_has_the_soname_that_is_given(tmp_path: Path) -> None:
+    """Its link is made, and the loader cache knows it; without a SONAME the file's name tells one."""
+    text = "libraries: {/usr/lib/x86_64-linux-gnu/libnvidia-nscq.so.570.1: libnvidia-nscq.so.2, /opt/libx.so.3.4: ''}\n"
+    tree.write_tree(parse(f"driver: {{}}\narch: x86_64\n{text}"), tmp_path, nodes=False)
+    library = tmp_path / "usr/lib/x86_64-linux-gnu/libnvidia-nscq.so.2"
+    assert (library.is_symlink(), elf.read_soname(str(library))) == (True, "libnvidia-nscq.so.2")
+    assert elf.read_soname(str(tmp_path / "opt/libx.so.3.4")) == "libx.so.3"
+    assert b"libnvidia-nscq.so.2\0" in (tmp_path / "etc/ld.so.cache").read_bytes()
