@@ -20,6 +20,8 @@ examples:
   nvinject cdi list                                      names that can be asked for
   nvinject cdi explain nvidia.com/gpu=0                  which file defines it, or why none does
   nvinject cdi validate                                  do the specs fit the CDI schema, this host and each other?
+  nvinject cdi inject --device nvidia.com/gpu=0 --format lxc --in-place /var/lib/lxc/NAME
+                                                         give the GPU to a container of LXC
   nvinject cdi watch                                     keep the spec up to date as GPUs and the driver change
 """
 
@@ -29,7 +31,7 @@ COMMANDS = (
     ("list", "nvinject.cli.cdiread", "list the devices of all specs"),
     ("explain", "nvinject.cli.cdiread", "tell which file defines a device, or why none does"),
     ("validate", "nvinject.cli.cdivalidate", "check specs against the schema, this host and each other"),
-    ("inject", "nvinject.cli.cdiread", "put devices into a container's config.json"),
+    ("inject", "nvinject.cli.cdiread", "put devices into a container's config.json, or its LXC configuration"),
     ("transform", "nvinject.cli.cditransform", "move the paths of a spec to another root"),
     ("refresh", "nvinject.cli.cdirefresh", "write the spec again, whole or not at all"),
     ("watch", "nvinject.cli.cdirefresh", "refresh whenever GPUs or the driver change"),

@@ -350,7 +350,10 @@ def find_inventory() -> "Inventory":
     with Root("/proc") as proc, Root("/") as dev:
         majors = driver.read_majors(proc)
         nodes = gpus.Nodes(dev, majors, strict=False)
-        config, monitor, _ = gpus.find_mig_management(proc, nodes)
+        config, monitor = None, None
+        # Only root may read what manages MIG; a hook in a user namespace is somebody else, as is the container then.
+        if os.access(f"/proc{gpus.CAPABILITIES}/mig/config", os.R_OK):
+            config, monitor, _ = gpus.find_mig_management(proc, nodes)
         return Inventory(
             driver=Driver(version="", proc_files=driver.read_proc_files(proc)),
             roots=Roots(dev="/"),

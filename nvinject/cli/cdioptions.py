@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 DEFAULT_OUTPUT = "/var/run/cdi/nvidia.yaml"
+INJECT_FORMATS = ("oci", "lxc")
 MODES = ("auto", "csv", "gdrcopy", "gds", "imex", "management", "mofed", "nvml", "nvswitch", "wsl")
 STAMPS = ("comment", "annotations", "none")
 CTK = "NVIDIA_CTK_CDI_"
@@ -256,9 +257,29 @@ def read_plainly(words: "Sequence[str]", table: tuple[Option, ...]) -> Parsed | 
 
 def add_inject_options(parser: "argparse.ArgumentParser") -> None:
     """Teach a parser the options of `inject`."""
-    parser.add_argument("container", metavar="CONFIG", help="a config.json, a bundle, or - for standard input")
+    parser.add_argument(
+        "container",
+        metavar="CONFIG",
+        nargs="?",
+        default="",
+        help="a config.json, a bundle, or - for standard input; with --format lxc a container's configuration or its "
+        "folder (without one, only the lines that belong there are printed)",
+    )
+    parser.add_argument(
+        "--format",
+        metavar="FORMAT",
+        choices=INJECT_FORMATS,
+        default=INJECT_FORMATS[0],
+        help=f"whose configuration it is: {' or '.join(INJECT_FORMATS)} (default: {INJECT_FORMATS[0]})",
+    )
     parser.add_argument(
         "--device", metavar="NAME", action="append", required=True, help="a device, such as nvidia.com/gpu=0"
+    )
+    parser.add_argument(
+        "--rootfs",
+        metavar="DIR",
+        default="",
+        help="with --format lxc: the root file system whose links are followed (default: lxc.rootfs.path of CONFIG)",
     )
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--in-place", action="store_true", help="change the file")

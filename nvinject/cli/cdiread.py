@@ -1,7 +1,7 @@
-"""nvinject cdi list, explain and inject: what the specs of this host say, and putting it into a config.json.
+"""nvinject cdi list, explain and inject: what the specs of this host say, and putting it into a container.
 
 Belongs here: words and output. Does not belong here: which file counts (nvinject.host.registry) and what edits change
-(nvinject.render.injection).
+(nvinject.render.injection, nvinject.render.lxc).
 """
 
 import os
@@ -14,7 +14,9 @@ from nvinject.host.registry import Registry, explain, read_registry, resolve
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
 
+    from nvinject.formats.cdi import Edits
     from nvinject.host.registry import Explanation
 
 
@@ -120,38 +122,105 @@ def explanation_values(registry: Registry, one: "Explanation") -> "dict[str, obj
 
 
 def inject(parsed: "argparse.Namespace") -> int:
-    """Put devices into a config.json, and print or write it."""
+    """Put devices into a container's configuration, and print or write it."""
+    if parsed.in_place and parsed.container in {"", "-"}:
+        raise UsageError("--in-place needs a file", "name one, or use --output")
+    if parsed.format == "oci" and not parsed.container:
+        raise UsageError("no config.json is named", "name one, a bundle, or - for standard input")
+    names = tuple(name for word in parsed.device for name in word.split(",") if name)
+    change = {"oci": inject_into_document, "lxc": inject_into_lxc}[parsed.format]
+    path, before, changed = change(parsed, names)
+    if parsed.in_place:
+        from nvinject.engines.files import Change, carry_out
+
+        carry_out((Change(path=path, before=before, after=changed.encode("utf-8", "surrogateescape")),))
+    elif parsed.output:
+        from nvinject.render.specfile import write_files
+
+        write_files(((parsed.output, changed),))
+    else:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(changed.encode("utf-8", "surrogateescape"))
+    return 0
+
+
+def find_edits(parsed: "argparse.Namespace", names: tuple[str, ...]) -> "Edits":
+    """Return the edits of all devices; raises RequestError for one that no spec defines."""
+    from nvinject.render.injection import collect_edits
+
+    found = resolve(find_registry(parsed), names)
+    return collect_edits((one.file.path, one.spec, one.device) for one in found)
+
+
+def inject_into_document(parsed: "argparse.Namespace", names: tuple[str, ...]) -> tuple[str, bytes, str]:
+    """Return the path of a config.json, what it holds and its new text; raises InputError."""
     import json
 
     from nvinject.formats.jsonio import JSONError, loads
-    from nvinject.render.injection import apply_edits, collect_edits
-    from nvinject.render.specfile import write_files
+    from nvinject.render.injection import apply_edits
 
-    path = os.path.join(parsed.container, "config.json") if os.path.isdir(parsed.container) else parsed.container
-    if parsed.in_place and path == "-":
-        raise UsageError("--in-place needs a file", "name one, or use --output")
+    path = _inside(parsed.container, "config.json")
+    data = _read(path, "a config.json or a bundle")
     try:
-        text = sys.stdin.buffer.read() if path == "-" else _read(path)
-        document = loads(text)
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}", "name a config.json or a bundle") from error
+        document = loads(data)
     except JSONError as error:
         raise InputError(f"{path} is no JSON: {error}", "name a config.json or a bundle") from error
     if not isinstance(document, dict):
         raise InputError(f"{path} is no JSON object", "name a config.json or a bundle")
-    registry = find_registry(parsed)
-    names = tuple(name for word in parsed.device for name in word.split(",") if name)
-    found = resolve(registry, names)
-    apply_edits(document, collect_edits((one.file.path, one.spec, one.device) for one in found))
-    changed = json.dumps(document, indent=2) + "\n"
-    target = path if parsed.in_place else parsed.output
-    if target:
-        write_files(((target, changed),))
-    else:
-        sys.stdout.write(changed)
-    return 0
+    apply_edits(document, find_edits(parsed, names))
+    return path, data, json.dumps(document, indent=2) + "\n"
 
 
-def _read(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()
+def inject_into_lxc(parsed: "argparse.Namespace", names: tuple[str, ...]) -> tuple[str, bytes, str]:
+    """Return the path of an LXC configuration, what it holds and its new text; the lines alone where none is named."""
+    from nvinject.formats.lxc import LxcError, read_value, replace_block, rootfs_directory
+    from nvinject.render.lxc import format_edits
+
+    path = _inside(parsed.container, "config")
+    data = _read(path, "a container's configuration or its folder") if path else b""
+    text = data.decode("utf-8", "surrogateescape")
+    rootfs = parsed.rootfs or rootfs_directory(read_value(text, "lxc.rootfs.path"))
+    edits = find_edits(parsed, names)
+    lines = (f"# {', '.join(names)}", *format_edits(edits, find_settler(rootfs)))
+    if not path:
+        return "", b"", "".join(f"{line}\n" for line in lines)
+    try:
+        return path, data, replace_block(text, lines)
+    except LxcError as error:
+        raise InputError(f"{path}: {error}", "take the marks of nvinject out of the file") from error
+
+
+def find_settler(rootfs: str) -> "Callable[[str], str]":
+    """Return what takes the links of a root file system out of paths; paths stay as they are where it is not known."""
+    from nvinject.host.root import Root
+
+    if not rootfs or not os.path.isdir(rootfs):
+        inform("note: the container's root file system is not known; LXC mounts nothing below links, so use --rootfs")
+        return str
+    root = Root(rootfs, title="root file system")
+
+    def settle(path: str) -> str:
+        known = path.rstrip("/")
+        # These are mounts of LXC's own, whatever the root file system has there.
+        while known and not path.startswith(("/dev/", "/proc/", "/sys/")):
+            found = root.resolve(known)
+            if found is not None:
+                return found.rstrip("/") + path[len(known) :]
+            known = known.rpartition("/")[0]
+        return path
+
+    return settle
+
+
+def _inside(path: str, name: str) -> str:
+    return os.path.join(path, name) if os.path.isdir(path) else path
+
+
+def _read(path: str, what: str) -> bytes:
+    try:
+        if path == "-":
+            return sys.stdin.buffer.read()
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}", f"name {what}") from error

@@ -406,6 +406,92 @@ def test_inject(specs: Path, run: Run, tmp_path: Path) -> None:
     assert run("inject", "--spec-dir", specs, "--device", "x", config)[0] == 3
 
 
+ODD = {
+    "cdiVersion": "0.5.0",
+    "kind": "example.com/odd",
+    "devices": [
+        {
+            "name": "null",
+            "containerEdits": {
+                "env": ["ODD=1"],
+                "deviceNodes": [{"path": "/dev/odd", "hostPath": "/dev/null", "permissions": "rw"}],
+                "mounts": [{"hostPath": "/usr", "containerPath": "/lib/odd", "options": ["rbind", "ro"]}],
+            },
+        },
+        {"name": "gone", "containerEdits": {"deviceNodes": [{"path": "/dev/gone", "major": 1, "minor": 99}]}},
+        {"name": "break", "containerEdits": {"env": ["A=1\n2"]}},
+    ],
+}
+
+
+def test_inject_into_the_configuration_of_lxc(run: Run, tmp_path: Path) -> None:
+    """Lines alone, or a block in a file that keeps the rest and its mode; links of the image are followed."""
+    (tmp_path / "odd.json").write_text(json.dumps(ODD))
+    ask = ("inject", "--format", "lxc", "--spec-dir", tmp_path, "--device", "example.com/odd=null")
+    code, out, err = run(*ask)
+    assert code == 0
+    assert out.splitlines() == [
+        "# example.com/odd=null",
+        "lxc.cgroup.devices.allow = c 1:3 rw",
+        "lxc.cgroup2.devices.allow = c 1:3 rw",
+        "lxc.mount.entry = /dev/null dev/odd none bind,create=file,nosuid,noexec 0 0",
+        "lxc.mount.entry = /usr lib/odd none rbind,ro,create=dir 0 0",
+        "lxc.environment = ODD=1",
+    ]
+    assert "the container's root file system is not known" in err
+    rootfs = tmp_path / "c" / "rootfs"
+    (rootfs / "usr/lib").mkdir(parents=True)
+    (rootfs / "lib").symlink_to("/usr/lib")
+    config = tmp_path / "c" / "config"
+    config.write_text(f"lxc.rootfs.path = dir:{rootfs}\n")
+    config.chmod(0o600)
+    before = config.read_bytes()
+    code, out, err = run(*ask, config.parent)
+    assert (code, err) == (0, "")
+    assert "lxc.mount.entry = /usr usr/lib/odd none" in out
+    assert config.read_bytes() == before
+    before += b"# \xff is no UTF-8\n"
+    config.write_bytes(before)
+    assert run(*ask, "--in-place", config)[0] == 0
+    once = config.read_bytes()
+    assert once.startswith(before)
+    assert config.stat().st_mode & 0o777 == 0o600
+    assert run(*ask, "--in-place", config.parent)[0] == 0
+    assert config.read_bytes() == once
+    assert "usr/lib/odd" in run(*ask, "--rootfs", rootfs)[1]
+
+
+LXC_REFUSED = [
+    (("--device", "example.com/odd=gone"), 6, "the device node /dev/gone of a CDI device cannot be looked at"),
+    (("--device", "example.com/odd=break"), 3, "lxc.environment: a line of LXC's configuration cannot hold"),
+    (("--device", "example.com/odd=none"), 5, "example.com/odd=none no spec defines it"),
+    (("--device", "example.com/odd=null", "/no/such/config"), 3, "cannot read /no/such/config"),
+    (("--device", "example.com/odd=null", "--in-place"), 2, "--in-place needs a file"),
+    (("--device", "example.com/odd=null", "MARKED"), 3, "line 1: the block that begins here has no end"),
+]
+
+
+@pytest.mark.parametrize(("given", "code", "words"), LXC_REFUSED)
+def test_inject_for_lxc_refuses_in_one_line(
+    run: Run, tmp_path: Path, given: tuple[str, ...], code: int, words: str
+) -> None:
+    """With the thing's name, and without output."""
+    (tmp_path / "odd.json").write_text(json.dumps(ODD))
+    marked = tmp_path / "marked"
+    marked.write_text("# nvinject cdi inject: begin\n")
+    given = tuple(str(marked) if word == "MARKED" else word for word in given)
+    got, out, err = run("inject", "--format", "lxc", "--spec-dir", tmp_path, "--rootfs", tmp_path, *given)
+    assert (got, out) == (code, "")
+    assert words in err
+    assert err.count("\n") == 1
+
+
+def test_inject_needs_a_config_json(run: Run, tmp_path: Path) -> None:
+    """Only LXC's lines are of use without one."""
+    code, _, err = run("inject", "--spec-dir", tmp_path, "--device", "x")
+    assert (code, "no config.json is named" in err) == (2, True)
+
+
 def test_transform_there_and_back(host: Path, specs: Path, run: Run, tmp_path: Path) -> None:
     """A spec made in a driver container is moved to the host's paths."""
     spec, moved, back = specs / "nvidia.yaml", tmp_path / "moved.yaml", tmp_path / "back.yaml"
