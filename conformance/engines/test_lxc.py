@@ -9,7 +9,6 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-
 from typing import NoReturn
 
 import pytest

@@ -1,6 +1,6 @@
 """LXC's configuration of a container: `key = value` lines, as lxc.container.conf(5) describes them.
 
-Belongs here: writing a value so that LXC reads it back, mount entries, reading a value, and a block of lines that can be
+Belongs here: writing a value so that LXC reads it back, mount entries, reading a value, a block of lines that can be
 found again. Does not belong here: which lines a container needs (nvinject.render.lxc) and files.
 """
 
