@@ -7,7 +7,8 @@ Belongs here: from options to a spec, mode by mode, and where it is written. Doe
 import os
 import sys
 
-from nvinject.cli.cdioptions import GENERATE_OPTIONS, MODES, STAMPS, inform, read_options, warn
+from nvinject.cli.cdioptions import GENERATE_OPTIONS, MODES, STAMPS, read_options
+from nvinject.cli.messages import debug, inform, warn
 from nvinject.core import catalog, naming, planner
 from nvinject.core.model import UNKNOWN_IMAGE, DeviceNode, Inventory
 from nvinject.core.plan import Operation, Plan
@@ -73,6 +74,8 @@ class Settings(Record):
     additional_groups: bool = True
     sockets: bool = True
     stamp: str = "comment"
+    library_directories: tuple[str, ...] = ()
+    configuration_directories: tuple[str, ...] = ()
 
 
 class Generated(Record):
@@ -95,7 +98,10 @@ def main(parsed: "argparse.Namespace") -> int:
     """Generate, write and tell; returns 0 or raises an NvinjectError."""
     options = read_options(parsed, GENERATE_OPTIONS, os.environ)
     settings, target = read_settings(options, os.environ), read_target(options)
+    debug(f"mode {settings.mode}, devices {','.join(settings.device_ids)} as {settings.kind}")
+    debug(f"driver root {settings.policy.roots.driver}, hook {settings.hooks.path or '(none)'}")
     generated = generate(settings)
+    debug(f"driver {generated.stamp.driver_version}, {len(generated.spec.devices)} devices")
     for note in generated.notes:
         inform(f"note: {note}")
     documents = format_documents(generated, settings, target)
@@ -131,7 +137,7 @@ def read_settings(options: "Mapping[str, Any]", environ: "Mapping[str, str]") ->
             raise UsageError(f"invalid device name strategy: {name}", f"use some of {', '.join(naming.STRATEGIES)}")
     if options["stamp"] not in STAMPS:
         raise UsageError(f"invalid --stamp: {options['stamp']}", f"use one of {', '.join(STAMPS)}")
-    warn_about_ignored(options, flags)
+    warn_about_ignored(flags)
     ids = options["device_id"]
     return Settings(
         policy=policy,
@@ -148,7 +154,20 @@ def read_settings(options: "Mapping[str, Any]", environ: "Mapping[str, str]") ->
         ),
         sockets="disable-ipc-discoverer" not in flags,
         stamp=options["stamp"],
+        library_directories=read_directories(options, "library_search_path"),
+        configuration_directories=read_directories(options, "config_search_path"),
     )
+
+
+def read_directories(options: "Mapping[str, Any]", name: str) -> tuple[str, ...]:
+    """Return the directories of an option; raises UsageError for a relative one."""
+    directories: tuple[str, ...] = options[name]
+    for directory in directories:
+        if not directory.startswith("/"):
+            raise UsageError(
+                f"--{name.replace('_', '-')} {directory} is relative", "give it as it is below the driver root"
+            )
+    return directories
 
 
 def read_policy(options: "Mapping[str, Any]", environ: "Mapping[str, str]") -> Policy:
@@ -246,11 +265,8 @@ def read_capabilities(given: tuple[str, ...], mode: str) -> tuple[str, ...]:
     return (*(name for name in DRIVER_CAPABILITIES if name not in left_out), catalog.WHOLE_DRIVER)
 
 
-def warn_about_ignored(options: "Mapping[str, Any]", flags: tuple[str, ...]) -> None:
-    """Tell which options of the original have no effect here."""
-    for name in ("library_search_path", "config_search_path"):
-        if options[name]:
-            warn(f"--{name.replace('_', '-')} is ignored: the driver root's own directories are searched")
+def warn_about_ignored(flags: tuple[str, ...]) -> None:
+    """Tell which feature flags have no effect here."""
     for flag in flags:
         if flag not in KNOWN_FLAGS:
             warn(f"feature flag {flag} is ignored; known are {', '.join(KNOWN_FLAGS)}")
@@ -358,6 +374,8 @@ def find_inventory(settings: Settings, *, nvml: bool) -> Inventory:
         environ_path=settings.search_path,
         nvml=nvml,
         mps_directory=os.environ.get("CUDA_MPS_PIPE_DIRECTORY", ""),
+        library_directories=settings.library_directories,
+        configuration_directories=settings.configuration_directories,
     )
     if catalog.WHOLE_DRIVER in settings.capabilities:
         inventory = complete_inventory(inventory)

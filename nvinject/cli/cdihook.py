@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nvinject.core.plan import Operation
 
 HELP = """\
-usage: nvidia-cdi-hook [--debug] [--quiet] HOOK [OPTION ...]
+usage: nvidia-cdi-hook [--debug] [--quiet] HOOK [OPTION ...]        (also $NVIDIA_CTK_DEBUG, $NVIDIA_CTK_QUIET)
        nvinject hook HOOK [OPTION ...]
 
 Hooks that CDI specs name; a runtime calls them at the stage createContainer, with the container's state on standard
@@ -128,18 +128,29 @@ def main(arguments: "list[str]") -> int:
 
 def read_globals(arguments: "list[str]") -> "tuple[list[str], bool]":
     """Return the words from the hook's name on, and whether to log."""
-    debug = os.environ.get("NVIDIA_CTK_DEBUG", "") in {"1", "t", "T", "true", "TRUE", "True"}
+    debug = _is_set("NVIDIA_CTK_DEBUG", "NVIDIA_CDI_DEBUG")
     words = list(arguments)
     while words and words[0].startswith("-"):
         flag, _, value = words[0].lstrip("-").partition("=")
         if flag in {"debug", "d"}:
             debug = value not in {"0", "f", "F", "false", "FALSE", "False"}
         elif flag in {"quiet", "q"}:
-            debug = False
+            os.environ["NVIDIA_CTK_QUIET"] = value or "true"
         else:
             break
         words.pop(0)
-    return words, debug
+    return words, debug and not is_quiet()
+
+
+def is_quiet() -> bool:
+    """Say whether nothing but errors shall be told."""
+    return _is_set("NVIDIA_CTK_QUIET", "NVIDIA_CDI_QUIET")
+
+
+def _is_set(*names: str) -> bool:
+    # The first that is there counts, even if it is empty: the second one is the original's older name.
+    given = next((os.environ[name] for name in names if name in os.environ), "")
+    return given in {"1", "t", "T", "true", "TRUE", "True"}
 
 
 def read_options(name: str, words: "list[str]") -> "dict[str, list[str]]":
@@ -204,7 +215,8 @@ def ignore(_: str) -> None:
 
 def warn(message: str) -> None:
     """Write a warning to standard error."""
-    sys.stderr.write(f"nvinject: warning: {message}\n")
+    if not is_quiet():
+        sys.stderr.write(f"nvinject: warning: {message}\n")
 
 
 def read_state(source: str) -> bytes:

@@ -4,8 +4,6 @@ Belongs here: the tables and their reading. Names, variables and defaults are th
 unit file or a script need not change; options of our own have no variable. Does not belong here: what an option does.
 """
 
-import sys
-
 from nvinject.core.naming import DEFAULT_STRATEGIES
 from nvinject.errors import UsageError
 from nvinject.record import Record
@@ -153,14 +151,14 @@ GENERATE_OPTIONS = (
         kind="list",
         variable=f"{GENERATE}LIBRARY_SEARCH_PATHS",
         metavar="DIR",
-        help="taken and ignored: the loader cache and the usual directories of the driver root are searched",
+        help="look for libraries here first, below the driver root",
     ),
     Option(
         flags=("--config-search-path",),
         kind="list",
         variable=f"{GENERATE}CONFIG_SEARCH_PATHS",
         metavar="DIR",
-        help="taken and ignored, as --library-search-path",
+        help="look here first, below the driver root, for the files that dispatchers of Vulkan, EGL and OpenCL read",
     ),
     Option(
         flags=("--capability",),
@@ -178,6 +176,9 @@ GENERATE_OPTIONS = (
     CONFIG,
 )
 
+# Options of the original that are refused: they belong to a mode that is not there.
+_NO_CSV = "Tegra systems are described by CSV files, which nvinject does not read yet"
+REFUSED_OPTIONS = dict.fromkeys(("--csv.file", "--csv.ignore-pattern", "--csv.compat-container-root"), _NO_CSV)
 
 REFRESH_OPTIONS = (
     Option(
@@ -223,6 +224,14 @@ class Parsed:
     def __init__(self, values: "Mapping[str, Any]") -> None:
         """Take the values by destination."""
         self.__dict__.update(values)
+
+
+def refuse_options(words: "Sequence[str]") -> None:
+    """Raise UsageError for an option of the original that nvinject does not have, with the reason."""
+    for word in words:
+        reason = REFUSED_OPTIONS.get(word.partition("=")[0])
+        if reason is not None:
+            raise UsageError(f"{word.partition('=')[0]} is not supported: {reason}", "leave it out")
 
 
 def read_plainly(words: "Sequence[str]", table: tuple[Option, ...]) -> Parsed | None:
@@ -332,13 +341,3 @@ def parse_flag(text: str, variable: str) -> bool:
     if text in {"", "0", "f", "F", "false", "FALSE", "False"}:
         return False
     raise UsageError(f"{variable}={text} is no boolean", "use true or false")
-
-
-def warn(message: str) -> None:
-    """Write a warning to standard error."""
-    sys.stderr.write(f"nvinject: warning: {message}\n")
-
-
-def inform(message: str) -> None:
-    """Write a line to standard error."""
-    sys.stderr.write(f"nvinject: {message}\n")

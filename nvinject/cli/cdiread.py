@@ -7,7 +7,8 @@ Belongs here: words and output. Does not belong here: which file counts (nvinjec
 import os
 import sys
 
-from nvinject.cli.cdioptions import CONFIG, CTK, SPEC_DIRECTORIES, inform, read_options, warn
+from nvinject.cli.cdioptions import CONFIG, CTK, SPEC_DIRECTORIES, read_options
+from nvinject.cli.messages import debug, inform, warn
 from nvinject.errors import InputError, UsageError
 from nvinject.host.registry import Registry, explain, read_registry, resolve
 
@@ -36,7 +37,10 @@ def find_registry(parsed: "argparse.Namespace") -> Registry:
         directories = policy.cdi_spec_dirs
     if not directories:
         raise UsageError("there is no directory to read specs from", "name one with --spec-dir")
-    return read_registry(directories)
+    registry = read_registry(directories)
+    for file in registry.files:
+        debug(f"read {file.path} (priority {file.priority})")
+    return registry
 
 
 def complain_about(registry: Registry) -> None:

@@ -22,10 +22,9 @@ from nvinject.cli.cdioptions import (
     GENERATE_OPTIONS,
     REFRESH_OPTIONS,
     WATCH_OPTIONS,
-    inform,
     read_options,
-    warn,
 )
+from nvinject.cli.messages import inform, warn
 from nvinject.errors import HostError, NvinjectError, UsageError
 from nvinject.render.specfile import write_files
 

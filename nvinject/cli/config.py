@@ -8,6 +8,7 @@ import os
 import sys
 
 from nvinject.cli.configschema import HELP, format_default, host_defaults, kinds
+from nvinject.cli.messages import debug, is_quiet, warn
 from nvinject.config import BOOLEAN, INTEGER, STRINGS, check_text
 from nvinject.configfile import find_config
 from nvinject.engines.files import Change, Document, carry_out, read_document
@@ -122,6 +123,7 @@ def main(arguments: "list[str]", *, as_original: bool = False) -> int:
     parsed = parser().parse_args(arguments)
     path = parsed.config_file or find_config(os.environ)[0]
     command = NAMES.get(parsed.command or "", "")
+    debug(f"config.toml: {path}")
     if command in {"show", "get", "validate", "explain"}:
         required = bool(parsed.config_file) or find_config(os.environ)[1]
         return READERS[command](read_file(path, required=required), parsed)
@@ -133,7 +135,11 @@ def main(arguments: "list[str]", *, as_original: bool = False) -> int:
     else:
         words = split_settings(parsed.settings) if command == "set" else parsed.set
         edits = [parse_setting(word, parsed.set_list_separator) for word in words]
+    if document.data is None:
+        debug("the file does not exist: it begins as the default one")
     text = edited(document, edits)
+    for key, value in edits:
+        debug(f"{key}: {'taken out' if value is None else tomltext.format_value(value)}")
     if not command:
         return write_as_original(document, text, parsed)
     return write(document, text, parsed)
@@ -233,13 +239,14 @@ def write(document: Document, text: str, parsed: "argparse.Namespace") -> int:
     if parsed.output:
         change = change.replace(after=(document.mark + text).encode())
     if change.before == change.after:
-        sys.stdout.write("nothing to change\n")
+        sys.stdout.write("" if is_quiet() else "nothing to change\n")
     elif parsed.dry_run:
         sys.stdout.write(format_diff(change.path, change.before, change.after, colour=wants_colour()))
         sys.stdout.write("dry run: nothing was changed\n")
     else:
         carry_out((change,))
-        sys.stdout.write(f"Wrote {change.path}\n")
+        if not is_quiet():
+            sys.stdout.write(f"Wrote {change.path}\n")
     return 0
 
 
@@ -251,6 +258,7 @@ def write_as_original(document: Document, text: str, parsed: "argparse.Namespace
         sys.stdout.write(text)
     else:
         carry_out((Change(path=target.path, before=target.data, after=content),))
+        debug(f"wrote {target.path}")
     return 0
 
 
@@ -273,7 +281,7 @@ def read_entries(document: Document) -> "list[Entry]":
     """Return every key with its value in effect; raises ConfigurationError if the file is wrong."""
     _, warnings = check_text(document.path, document.text)
     for warning in warnings:
-        sys.stderr.write(f"nvinject: warning: {warning}\n")
+        warn(warning)
     there = {entry.key: entry for entry in set_entries(document)}
     return [there.get(key) or Entry(key=key, value=value, line=0) for key, value in host_defaults().items()]
 
@@ -367,7 +375,7 @@ def explain(document: Document, parsed: "argparse.Namespace") -> int:
     try:
         entries = {entry.key: entry for entry in read_entries(document)}
     except ConfigurationError as error:
-        sys.stderr.write(f"nvinject: warning: {error}\n")
+        warn(str(error))
         entries = {}
     facts = [facts_of(key, entries.get(key)) for key in chosen]
     if parsed.json:

@@ -8,6 +8,7 @@ import os
 import sys
 
 from nvinject.cli.cdioptions import parse_flag
+from nvinject.cli.messages import debug, inform, is_quiet
 from nvinject.engines import containerd, crio, docker, ocihook, podman, rancher, undo
 from nvinject.engines.edit import SOURCE_COMMAND, SOURCE_FILE, Edit, Options
 from nvinject.engines.files import Change, carry_out, remove_directories
@@ -135,6 +136,8 @@ def main(arguments: "list[str]", *, as_original: bool = False) -> int:
     if parsed.config_mode not in {"", "config-file", "config"}:
         raise UsageError(f"unknown --config-mode {parsed.config_mode}", "use config-file or oci-hook")
     options, notes = read_options(parsed)
+    debug(f"engine {parsed.runtime}: {options.config}{f', drop-in {options.drop_in}' if options.drop_in else ''}")
+    debug(f"runtime {options.name}: {options.path}")
 
     def plan() -> Edit:
         return plan_edit(parsed.runtime, options)
@@ -352,7 +355,9 @@ def report(
     """Print what was done, or would be."""
     changed = [change for change in changes if change.before != change.after]
     for note in notes:
-        sys.stderr.write(f"nvinject: note: {note}\n")
+        inform(f"note: {note}")
+    for change in changes:
+        debug(f"{change.path}: {action_of(change)}")
     if parsed.json:
         import json
 
@@ -365,21 +370,27 @@ def report(
         for change in changes:
             sys.stdout.write((change.after or b"").decode() + "\n")
         return
-    from nvinject.cli.diff import format_diff, wants_colour
-
-    for change in changed:
-        if parsed.dry_run:
-            sys.stdout.write(format_diff(change.path, change.before, change.after, colour=wants_colour()))
-        elif change.after is None:
-            sys.stdout.write(f"Removed {change.path}\n")
-        else:
-            sys.stdout.write(f"Wrote updated config to {change.path}\n")
     if parsed.dry_run:
+        from nvinject.cli.diff import format_diff, wants_colour
+
+        for change in changed:
+            sys.stdout.write(format_diff(change.path, change.before, change.after, colour=wants_colour()))
         sys.stdout.write("dry run: nothing was changed\n")
-    elif not changed:
-        sys.stdout.write("nothing to change\n")
-    elif service:
-        sys.stdout.write(f"It takes effect when {service} has been restarted: systemctl restart {service}\n")
+    elif not is_quiet():
+        sys.stdout.write(describe_result(changed, service))
+
+
+def describe_result(changed: "list[Change]", service: str) -> str:
+    """Return what was done, and what is left to do, as lines."""
+    if not changed:
+        return "nothing to change\n"
+    lines = [
+        f"Removed {change.path}" if change.after is None else f"Wrote updated config to {change.path}"
+        for change in changed
+    ]
+    if service:
+        lines.append(f"It takes effect when {service} has been restarted: systemctl restart {service}")
+    return "".join(f"{line}\n" for line in lines)
 
 
 def action_of(change: Change) -> str:

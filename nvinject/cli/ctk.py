@@ -6,6 +6,7 @@ Belongs here: the way to nvinject's commands. Does not belong here: anything tha
 import os
 import sys
 
+from nvinject.cli.messages import DEBUG_VARIABLE, QUIET_VARIABLE
 from nvinject.errors import UsageError
 
 HELP = """\
@@ -13,6 +14,10 @@ usage: nvidia-ctk [--debug] [--quiet] [--config FILE] (cdi | config | hook | run
 
 The NVIDIA Container Toolkit's command line, as far as nvinject has it: `nvidia-ctk cdi` is `nvinject cdi`, `nvidia-ctk
 hook` is nvidia-cdi-hook; `config`, `runtime configure` and `system` are nvinject's.
+
+  --debug, -d     tell each step on standard error [$NVIDIA_CTK_DEBUG]
+  --quiet         tell nothing but errors [$NVIDIA_CTK_QUIET]
+  --config FILE   read this config.toml [$NVIDIA_CTK_CONFIG]
 
 examples:
   nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml
@@ -24,11 +29,11 @@ COMMANDS = ("cdi", "config", "hook", "runtime", "system")
 
 def main(arguments: "list[str]") -> int:
     """Run the command that follows the global options."""
-    words, passed = list(arguments), []
+    words = list(arguments)
     while words and words[0].startswith("-"):
         flag, equals, value = words.pop(0).lstrip("-").partition("=")
         if flag in {"debug", "d", "quiet"}:
-            passed.append(f"--{flag}{equals}{value}")
+            set_level(flag, value if equals else "true")
         elif flag == "config":
             if not equals and not words:
                 raise UsageError("--config needs a file", "give its path after --config")
@@ -43,18 +48,29 @@ def main(arguments: "list[str]") -> int:
             return 0
         else:
             raise UsageError(f"unknown option --{flag}", "nvidia-ctk --help lists the options")
+    if words[:1] == ["info"]:  # the original has this word and nothing behind it
+        sys.stdout.write(HELP)
+        return 0
     if words[:1] and words[0] in COMMANDS:
-        return run(words[0], words[1:], passed)
+        return run(words[0], words[1:])
     what = f"nvinject has no command for nvidia-ctk {words[0]}" if words else "which command?"
     raise UsageError(what, f"use one of {', '.join(COMMANDS)}")
 
 
-def run(command: str, words: "list[str]", passed: "list[str]") -> int:
-    """Run nvinject's command that stands for one of nvidia-ctk; `passed` are global options that hooks know, too."""
+def set_level(flag: str, text: str) -> None:
+    """Choose how much is told; raises UsageError for what is no boolean."""
+    from nvinject.cli.cdioptions import parse_flag
+
+    variable = QUIET_VARIABLE if flag == "quiet" else DEBUG_VARIABLE
+    os.environ[variable] = "true" if parse_flag(text, f"--{flag}") else "false"
+
+
+def run(command: str, words: "list[str]") -> int:
+    """Run nvinject's command that stands for one of nvidia-ctk."""
     if command == "hook":
         from nvinject.cli.cdihook import main as run_hook
 
-        return run_hook([*passed, *words])
+        return run_hook(words)
     if command == "cdi":
         from nvinject.cli.cdi import main as run_cdi
 

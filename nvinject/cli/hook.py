@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nvinject.formats.oci import Spec
 
 HELP = """\
-usage: nvinject hook (prestart | createRuntime | poststart | poststop) [-config FILE] [-debug] [-legacy]
+usage: nvinject hook (prestart | createRuntime | poststart | poststop) [-config FILE] [-debug] [-version] [-legacy]
 
 Reads the OCI state of a created container on standard input and injects the GPUs that its config.json asks for.
 Runtimes call it; under the name nvidia-container-runtime-hook it is what docker's --gpus looks for.
@@ -29,6 +29,7 @@ Runtimes call it; under the name nvidia-container-runtime-hook it is what docker
   -config FILE   read this configuration; it must exist (default: $NVIDIA_CTK_CONFIG_FILE_PATH, then
                  /etc/nvidia-container-runtime/config.toml, then the defaults)
   -debug         write each step to standard error
+  -version       print the version
   -legacy        work whatever nvidia-container-runtime.mode says: the runtime shim has chosen this hook
 
 nvinject hook create-symlinks and its like are the hooks of CDI specs: see nvinject cdi-hook --help.
@@ -52,6 +53,10 @@ def main(arguments: "list[str]") -> int:
     stage, config, debug, legacy = parse_arguments(arguments)
     if stage == "help":
         sys.stdout.write(HELP)
+    elif stage == "version":
+        from nvinject import __version__
+
+        sys.stdout.write(f"NVIDIA Container Runtime Hook version {__version__} (nvinject)\n")
     elif stage in WORKING_STAGES:
         inject(read_standard_input(), environment(), config=config, debug=debug, legacy=legacy)
     return 0
@@ -68,6 +73,8 @@ def parse_arguments(arguments: "list[str]") -> "tuple[str, str, bool, bool]":
             stage = stage or word
         elif name in {"h", "help"}:
             stage = "help"
+        elif name == "version":
+            stage = "version"
         elif name == "debug":
             debug = value not in {"0", "f", "F", "false", "False", "FALSE"}
         elif name == "legacy":
@@ -78,7 +85,7 @@ def parse_arguments(arguments: "list[str]") -> "tuple[str, str, bool, bool]":
                 raise UsageError("-config needs a file", "give its path after -config")
         else:
             raise UsageError(f"unknown option {word}", "nvinject hook --help lists the options")
-    if stage not in ("help", *WORKING_STAGES, *IDLE_STAGES):
+    if stage not in ("help", "version", *WORKING_STAGES, *IDLE_STAGES):
         what = f"unknown stage {stage!r}" if stage else "no stage given"
         raise UsageError(what, f"use one of {', '.join((*WORKING_STAGES, *IDLE_STAGES))}")
     return stage, config, debug, legacy

@@ -7,7 +7,8 @@ should be (core.nodesetup) and making them (render.devicenodes). The same comman
 import os
 import sys
 
-from nvinject.cli.cdioptions import Option, add_options, inform, parse_flag, warn
+from nvinject.cli.cdioptions import Option, add_options, parse_flag
+from nvinject.cli.messages import debug, inform, is_quiet, warn
 from nvinject.core import nodesetup
 from nvinject.core.nodesetup import CAPABILITIES, CONTROL, GPUS, HostNodes, Link
 from nvinject.core.policy import Roots
@@ -134,6 +135,7 @@ def main(arguments: "list[str]") -> int:
     options = read_options(parsed, COMMANDS[parsed.command][0], os.environ)
     options["json"] = parsed.json
     policy, _ = load_settings(parsed.config or os.environ.get("NVIDIA_CTK_CONFIG", ""))
+    debug(f"{parsed.command}: {', '.join(f'{name}={value}' for name, value in options.items() if value)}")
     commands: dict[str, Callable[[dict[str, Any], Roots], int]] = {
         "create-device-nodes": create_device_nodes,
         "create-dev-char-symlinks": create_links,
@@ -383,5 +385,7 @@ def report(rows: "Rows", *, dry_run: bool, as_json: bool) -> None:
         return
     from nvinject.render.text import format_table
 
+    if is_quiet() and not dry_run:
+        return
     sys.stdout.write(format_table(("what", "path", "result"), rows) if rows else "")
     sys.stdout.write("dry run: nothing was changed\n" if dry_run else "")

@@ -88,11 +88,13 @@ def find_sockets(
     return tuple(found), tuple(notes)
 
 
-def find_configuration(root: Root, rows: tuple[ConfigurationRow, ...]) -> tuple[HostFile, ...]:
-    """Return the files that dispatchers read; the first directory that has one wins."""
+def find_configuration(
+    root: Root, rows: tuple[ConfigurationRow, ...], directories: tuple[str, ...] = ()
+) -> tuple[HostFile, ...]:
+    """Return the files that dispatchers read; the first directory that has one wins, `directories` before the usual."""
     found = []
     for row in rows:
-        for directory in CONFIGURATION_DIRECTORIES:
+        for directory in (*directories, *CONFIGURATION_DIRECTORIES):
             path = _program(root, f"{directory.rstrip('/')}/{row.name}")
             if path:
                 found.append(HostFile(name=row.name, path=path))

@@ -27,14 +27,16 @@ def discover(
     extras: tuple[str, ...] = (),
     mps_directory: str = "",
     identity: tuple[int, int] | None = None,
+    library_directories: tuple[str, ...] = (),
+    configuration_directories: tuple[str, ...] = (),
 ) -> Inventory:
     """Return what this host has for the given driver capabilities.
 
     `environ_path` is PATH, for programs; `nvml` asks NVML as well, for what only it knows; `mig_management` and
     `imex_channels` say that those nodes are needed, as `extras` does of node sets of the catalogue; `mps_directory` is
-    CUDA_MPS_PIPE_DIRECTORY; NVML is asked as `identity` (user and group) where that is given. Raises HostError for a
-    missing root, an absent driver, a module that is not loaded, version skew, a required node and unreadable files. No
-    GPU at all is no error.
+    CUDA_MPS_PIPE_DIRECTORY; NVML is asked as `identity` (user and group) where that is given; the directories are
+    looked at before the usual ones. Raises HostError for a missing root, an absent driver, a module that is not loaded,
+    version skew, a required node and unreadable files. No GPU at all is no error.
     """
     with (
         Root(policy.roots.driver, title="driver root", key="nvidia-container-cli.root") as root,
@@ -48,6 +50,7 @@ def discover(
             catalog.libraries_for(capabilities),
             sizes=catalog.word_sizes_for(capabilities),
             cache=policy.ldcache,
+            directories=library_directories,
         )
         check_driver(version, search, root, proc)
         strict = in_initial_user_namespace()
@@ -68,7 +71,9 @@ def discover(
                 binaries=files.find_binaries(root, catalog.binaries_for(capabilities), environ_path),
                 firmware=files.find_firmware(root, catalog.firmware_for(capabilities, policy.leave_out), version),
                 sockets=sockets,
-                configuration=files.find_configuration(root, catalog.configuration_files_for(capabilities)),
+                configuration=files.find_configuration(
+                    root, catalog.configuration_files_for(capabilities), configuration_directories
+                ),
                 control_nodes=control_nodes,
                 proc_files=driver.read_proc_files(proc),
             ),

@@ -84,21 +84,25 @@ def find_libraries(
     sizes: tuple[int, ...] = (64,),
     machine: str = "",
     cache: str = "",
+    directories: tuple[str, ...] = (),
 ) -> LibrarySearch:
     """Return the driver's libraries of the given rows and word sizes.
 
     `version` is the loaded module's; "" accepts none, and only `other_versions` tells what is there. `cache` is the
-    path of a loader cache below the root that replaces /etc/ld.so.cache. The witnesses of the catalogue are looked for
-    in any case; the directories are searched only when the cache leads to neither of them.
+    path of a loader cache below the root that replaces /etc/ld.so.cache. `directories` below the root are looked at
+    before it, and what is there comes first. The witnesses of the catalogue are looked for in any case; the usual
+    directories are searched only when neither of them was found.
     """
     host = MACHINES.get(machine or os.uname().machine)
     if host is None:
         return LibrarySearch(libraries=(), notes=(f"no driver libraries are known for machine {machine}",))
     wanted = tuple(row.prefix for row in rows)
     search = _Search(root, version, frozenset((*wanted, *WITNESS_LIBRARIES)), sizes, host)
+    if directories:
+        search.ask_directories(directories)
     search.ask_cache(cache or LOADER_CACHE)
     if not search.has_witness():
-        search.ask_directories()
+        search.ask_directories((*LIBRARY_DIRECTORIES, *(LIBRARY32_DIRECTORIES if 32 in sizes else ())))
     return search.result(wanted)
 
 
@@ -159,9 +163,8 @@ class _Search:
                 if located:
                     self._keep(prefix, Library(soname=soname, path=located, bits=bits))
 
-    def ask_directories(self) -> None:
-        """Look into the directories where distributions put the driver, each of them once."""
-        templates = [*LIBRARY_DIRECTORIES, *(LIBRARY32_DIRECTORIES if 32 in self.sizes else ())]
+    def ask_directories(self, templates: tuple[str, ...]) -> None:
+        """Look into directories, such as those where distributions put the driver, each of them once."""
         pending = [
             directory
             for template in templates

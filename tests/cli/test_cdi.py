@@ -584,7 +584,11 @@ CTK: list[tuple[list[str], int, str]] = [
     (["--version"], 0, "NVIDIA Container Toolkit CLI version"),
     (["--help"], 0, "usage: nvidia-ctk"),
     (["--debug", "hook", "dance"], 0, "Unsupported CDI hook: dance"),
-    (["--quiet", "hook"], 0, "No CDI hook specified"),
+    (["hook"], 0, "No CDI hook specified"),
+    (["--quiet=maybe", "hook"], 2, "--quiet=maybe is no boolean"),
+    (["info"], 0, "usage: nvidia-ctk"),
+    (["cdi", "generate", "--csv.file=a"], 2, "--csv.file is not supported: Tegra"),
+    (["cdi", "generate", "--library-search-path", "lib"], 2, "--library-search-path lib is relative"),
     (["dance"], 2, "nvinject has no command for nvidia-ctk dance"),
     (["--config"], 2, "--config needs a file"),
     (["--step"], 2, "unknown option --step"),
@@ -593,11 +597,46 @@ CTK: list[tuple[list[str], int, str]] = [
 
 
 @pytest.mark.parametrize(("arguments", "code", "words"), CTK)
-def test_nvidia_ctk(arguments: list[str], code: int, words: str, capsys: Capture) -> None:
+def test_nvidia_ctk(
+    arguments: list[str], code: int, words: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Under the original's name there are its commands; none of these changes anything."""
+    monkeypatch.setattr(os, "environ", dict(os.environ))  # global options are told by variables
     assert main(arguments, "nvidia-ctk") == code
     captured = capsys.readouterr()
     assert words in captured.out + captured.err
+
+
+# options, whether there are steps, a warning, a result
+LEVELS = [
+    ([], False, True, True),
+    (["--debug"], True, True, True),
+    (["--quiet"], False, False, False),
+    (["--debug", "--quiet"], False, False, False),
+    (["--quiet", "--quiet=false"], False, True, True),
+]
+
+
+@pytest.mark.parametrize(("options", "steps", "warning", "result"), LEVELS)
+def test_how_much_nvidia_ctk_tells(
+    options: list[str],
+    steps: bool,
+    warning: bool,
+    result: bool,
+    tmp_path: Path,
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Being quiet goes before: then errors alone are told."""
+    monkeypatch.setattr(os, "environ", {"PATH": "/nowhere"})
+    places = ["--config", str(tmp_path / "daemon.json"), "--state-dir", str(tmp_path / "state")]
+    assert main([*options, "runtime", "configure", *places], "nvidia-ctk") == 0
+    captured = capsys.readouterr()
+    assert ("nvinject: debug: runtime nvidia: nvidia-container-runtime" in captured.err) is steps
+    assert ("nvinject: note: there is no program" in captured.err) is warning
+    assert ("Wrote updated config to" in captured.out) is result
+    assert main([*options, "cdi", "list", "--spec-dir", ""], "nvidia-ctk") == 2
+    assert "there is no directory to read specs from" in capsys.readouterr().err
 
 
 def test_nvidia_ctk_hands_its_configuration_on(
