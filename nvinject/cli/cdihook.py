@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nvinject.core.plan import Operation
 
 HELP = """\
-usage: nvidia-cdi-hook [--debug] [--quiet] HOOK [OPTION ...]        (also $NVIDIA_CTK_DEBUG, $NVIDIA_CTK_QUIET)
+usage: nvidia-cdi-hook [--debug] [--quiet] HOOK [OPTION ...]
        nvinject hook HOOK [OPTION ...]
 
 Hooks that CDI specs name; a runtime calls them at the stage createContainer, with the container's state on standard
@@ -32,7 +32,8 @@ input. An unknown hook is a warning and nothing else.
   update-application-profile         tells EGL which GPUs there are
   chmod                              --mode OCTAL --path PATH ...
 
-Each takes --container-spec FILE, the state in place of standard input.
+Each takes --container-spec FILE, the state in place of standard input. --debug tells each step, --quiet nothing but
+errors; NVIDIA_CTK_DEBUG and NVIDIA_CTK_QUIET in the environment do the same.
 
 example:
   echo '{"bundle": "/run/bundle"}' | nvidia-cdi-hook create-symlinks --link libcuda.so.1::/usr/lib64/libcuda.so

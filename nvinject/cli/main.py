@@ -34,6 +34,7 @@ COMMANDS = (
     ("install", "nvinject.cli.install", "lay down the launcher and the names that engines look for"),
     ("uninstall", "nvinject.cli.uninstall", "remove what install laid down, and nothing else"),
     ("completion", "nvinject.cli.completion", "print a completion script for bash, zsh or fish"),
+    ("manual", "nvinject.cli.manual", "print manual pages, or write them into a directory"),
 )
 
 # What engines call us, and the command line that each name stands for.
