@@ -69,6 +69,8 @@ KEYS = (
     ("nvinject.leave-out", STRINGS, "leave_out"),
     ("nvinject.missing-extras", STRING, "missing_extras"),
     ("nvinject.create-imex-channels", BOOLEAN, "create_imex_channels"),
+    ("nvinject.mps-pipe-directory", STRING, "mps_pipe_directory"),
+    ("nvinject.mps-log-directory", STRING, "mps_log_directory"),
 )
 
 # Fields whose values are words of a list.
@@ -152,6 +154,9 @@ class _Reading:
         for field in ("roots.driver", "roots.dev", "roots.proc", "roots.sys"):
             if field in values:
                 values[field] = self.root(field, values[field])
+        for field in ("mps_pipe_directory", "mps_log_directory"):
+            if values.get(field):
+                values[field] = self.directory(field, values[field])
         for field in ("runtimes", "cdi_annotation_prefixes", "cdi_spec_dirs", "jit_feature_flags", "leave_out"):
             if field in values:
                 values[field] = tuple(values[field])
@@ -190,6 +195,10 @@ class _Reading:
         if not value:
             default: str = getattr(Roots(), field.removeprefix("roots."))
             return default
+        return self.directory(field, value)
+
+    def directory(self, field: str, value: str) -> str:
+        """Return an absolute directory without superfluous slashes."""
         if not value.startswith("/"):
             raise self.error(_key_of(field), f"must be an absolute path, found {quoted(value)}")
         return clean_path(value)

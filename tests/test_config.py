@@ -165,7 +165,7 @@ def test_each_key_takes_its_type_and_no_other(config: pathlib.Path, key: str, ki
         "leave_out": '["nvidia-mps"]',
         "missing_extras": '"warn"',
     }.get(field, VALUES[kind])
-    if field.startswith("roots."):
+    if field.startswith("roots.") or field.endswith("_directory"):
         value = '"/x"'
     policy, warnings = load(config, f"{header}{name} = {value}\n")
     assert warnings == ()
@@ -200,6 +200,7 @@ REFUSED = [
     ("[nvinject]\nnvml-timeout = 0", ", line 2: nvinject.nvml-timeout must be between 1 and 600"),
     ("nvinject = {nvml-timeout = 601}", ": nvinject.nvml-timeout must be between 1 and 600"),
     ("[nvinject]\nleave-out = ['nvidia-mps', 'x']", ", line 2: nvinject.leave-out has 'x'"),
+    ("[nvinject]\nmps-pipe-directory = 'run'", ", line 2: nvinject.mps-pipe-directory must be an absolute path"),
     ("nvinject.missing-extras = 'ignore'", ", line 1: nvinject.missing-extras has 'ignore'"),
     ("[nvidia-container-cli]\nenvironment = [1]", "must be an array of strings, found an array"),
 ]

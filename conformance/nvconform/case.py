@@ -111,6 +111,7 @@ class Injected:
     imex: tuple[int, ...] = ()
     nodes: tuple[str, ...] = ()
     makes: tuple[str, ...] = ()
+    environment: tuple[str, ...] = ()
     library_directory: str = ""
     library32_directory: str = ""
     rules: bool = True

@@ -118,6 +118,12 @@ class Inside:
 
     def _judge_environment(self, lines: list[str]) -> None:
         given = {entry.partition("\n")[0] for entry in (bundle.CONTAINER_PATH, *self.stage.case.container.env)}
+        injected = self.stage.case.expect.injected
+        if injected is not None and self.setup.kind != "hook":
+            self.problems += [
+                f"environment: {entry} is missing" for entry in injected.environment if entry not in lines
+            ]
+            given |= set(injected.environment)
         extra = {line for line in lines if "=" in line and line.split("=")[0] not in SHELL_VARIABLES} - given
         if extra:
             self.problems.append(f"environment: the container has {', '.join(sorted(extra))} too much")

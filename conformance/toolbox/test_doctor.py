@@ -124,6 +124,23 @@ MACHINE = [
     Fault("node-not-device", "rm /dev/nvidia-uvm; touch /dev/nvidia-uvm"),
     Fault("node-permissions", "chmod 0660 /dev/nvidia0", severity="warning"),
     Fault(
+        "mps-daemon-missing",
+        "mkdir -p /run/nvidia-mps; export CUDA_MPS_PIPE_DIRECTORY=/run/nvidia-mps",
+        severity="warning",
+    ),
+    Fault(
+        "mps-daemon-missing",
+        "rm /run/nvidia-mps/control",
+        machine=TWO_H100.replace("sockets: [", "sockets: [mps, "),
+        severity="warning",
+    ),
+    Fault(
+        "mps-daemon-missing",
+        "echo 99999999 >/run/nvidia-mps/nvidia-cuda-mps-control.pid",
+        machine=TWO_H100.replace("sockets: [", "sockets: [mps, "),
+        severity="warning",
+    ),
+    Fault(
         "dev-char-links-missing",
         "mount -t tmpfs none /run/systemd; mkdir /run/systemd/system",
         severity="warning",

@@ -373,7 +373,7 @@ def find_inventory(settings: Settings, *, nvml: bool) -> Inventory:
         settings.capabilities,
         environ_path=settings.search_path,
         nvml=nvml,
-        mps_directory=os.environ.get("CUDA_MPS_PIPE_DIRECTORY", ""),
+        daemon_directories=catalog.daemon_directories(os.environ),
         library_directories=settings.library_directories,
         configuration_directories=settings.configuration_directories,
     )

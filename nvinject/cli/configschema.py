@@ -7,7 +7,7 @@ lists to each other. Does not belong here: reading a file, and what a setting le
 import os
 
 from nvinject.config import KEYS
-from nvinject.core.catalog import OPTIONAL_PARTS
+from nvinject.core.catalog import MPS_DIRECTORY, MPS_LOG_VARIABLE, MPS_PIPE_VARIABLE, OPTIONAL_PARTS
 from nvinject.core.mode import MODES
 from nvinject.core.policy import ON_MISSING, REFUSE
 from nvinject.formats.tomltext import format_value
@@ -259,6 +259,13 @@ HELP = {
         choices=ON_MISSING,
         text="What becomes of a container with NVIDIA_GDS, NVIDIA_MOFED, NVIDIA_GDRCOPY or NVIDIA_NVSWITCH=enabled on "
         "a host without such devices: it is refused, or starts without them and with a warning.",
+    ),
+    "nvinject.mps-pipe-directory": Help(
+        text="The pipe directory of the host's multi-process service (MPS), below the driver root. Empty: "
+        f"{MPS_PIPE_VARIABLE} of the hook's own environment, else {MPS_DIRECTORY}."
+    ),
+    "nvinject.mps-log-directory": Help(
+        text=f"Its log directory. Empty: {MPS_LOG_VARIABLE} of the hook's own environment, else /var/log/nvidia-mps."
     ),
     "nvinject.create-imex-channels": Help(
         default=False,

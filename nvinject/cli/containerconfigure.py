@@ -10,7 +10,7 @@ import os
 from nvinject.cli import containerlist
 from nvinject.cli.containercli import CliError, Settings
 from nvinject.cli.debuglog import Log
-from nvinject.core import planner
+from nvinject.core import catalog, planner
 from nvinject.core.plan import BindDevice, Plan, UpdateLoaderCache
 from nvinject.core.policy import DRIVER_CAPABILITIES
 from nvinject.core.request import ContainerRequest
@@ -68,8 +68,10 @@ def work(
     )
     containerlist.select_devices(request.devices, inventory.gpus, managing)
     inventory = containerlist.without_parts(inventory, words)
+    # As with the original, a daemon's directory lies where the host has it; nothing is known of the process to be.
+    request = request.replace(mps=catalog.daemon_directories(settings.environ))
     try:
-        plan = planner.plan(inventory, request, settings.policy, observe_layout(container.root_fd))
+        plan = planner.plan(inventory, request, settings.policy, observe_layout(container.root_fd, created=True))
     except HostError as error:
         raise CliError("mount error", error.message, error.hint) from error
     except RequirementError as error:

@@ -116,7 +116,7 @@ def find_inventory(
         nvml=nvml,
         mig_management=mig,
         imex_channels=channels,
-        mps_directory=settings.environ.get("CUDA_MPS_PIPE_DIRECTORY", ""),
+        daemon_directories=catalog.daemon_directories(settings.environ),
         identity=settings.identity,
     )
 

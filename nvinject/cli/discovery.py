@@ -18,6 +18,7 @@ DEFAULT_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/
 def discover_for(request: "ContainerRequest", policy: "Policy", environ: "Mapping[str, str]") -> "Inventory":
     """Return what this host has for the request; raises HostError as discover does."""
     from nvinject.core import planner  # the shim needs DEFAULT_PATH for containers without GPUs too
+    from nvinject.core.catalog import daemon_directories
     from nvinject.host.inventory import discover
 
     return discover(
@@ -28,7 +29,8 @@ def discover_for(request: "ContainerRequest", policy: "Policy", environ: "Mappin
         mig_management=bool(request.mig_config or request.mig_monitor),
         imex_channels=request.imex_channels,
         extras=request.extras,
-        mps_directory=environ.get("CUDA_MPS_PIPE_DIRECTORY", ""),
+        daemon_directories=daemon_directories(environ),
+        mps=bool(request.mps) and not request.mps_provided,
     )
 
 

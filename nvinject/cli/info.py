@@ -110,7 +110,7 @@ def find_everything(policy: Policy) -> "tuple[Inventory, tuple[str, ...]]":
             environ_path=search_path(os.environ),
             nvml=nvml,
             mig_management=mig_management,
-            mps_directory=os.environ.get("CUDA_MPS_PIPE_DIRECTORY", ""),
+            daemon_directories=catalog.daemon_directories(os.environ),
         )
 
     notes: tuple[str, ...] = ()

@@ -88,7 +88,7 @@ def inject_request(
     log.write(f"request: devices {','.join(request.devices)}; capabilities {','.join(request.capabilities)}")
     inventory = discover_for(request, policy, environ)
     container = open_container(state.pid, rootfs_path(spec, state.bundle))
-    layout = observe_layout(container.root_fd)
+    layout = observe_layout(container.root_fd, created=True)
     plan = planner.plan(inventory, request, policy, layout)
     for note in plan.notes:
         log.write(f"note: {note}")

@@ -89,7 +89,7 @@ def make_plan(
             f"cannot open the root file system {root}: {error.strerror}", "name it with --rootfs"
         ) from error
     try:
-        plan = planner.plan(inventory, request, policy, observe_layout(root_fd))
+        plan = planner.plan(inventory, request, policy, observe_layout(root_fd, created=True))
     finally:
         os.close(root_fd)
     return request, plan, (*warnings, *request.warnings, *plan.warnings)

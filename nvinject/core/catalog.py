@@ -23,7 +23,14 @@ IMEX_KIND = "imex-channel"  # the class of CDI devices
 # No capability of images: everything that belongs to the driver, for containers of which nothing is known yet.
 WHOLE_DRIVER = "whole-driver"
 
+MPS = "nvidia-mps"
 MPS_DIRECTORY = "/tmp/nvidia-mps"  # noqa: S108  # the daemon's documented default, not a file of ours
+MPS_CONTROL = "control"  # the pipe below it that clients open first
+MPS_PID_FILE = "nvidia-cuda-mps-control.pid"
+MPS_PIPE_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
+MPS_LOG_VARIABLE = "CUDA_MPS_LOG_DIRECTORY"
+MPS_LIMIT_VARIABLE = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+MPS_VARIABLES = "CUDA_MPS_"  # how every variable of a client begins
 
 
 class LibraryRow(Record):
@@ -59,7 +66,9 @@ class FirmwareRow(Record):
 class SocketRow(Record):
     """A daemon's socket, or its directory of sockets; the first of `paths` that exists is taken.
 
-    `name` is also what `nvinject.leave-out` of config.toml calls it.
+    `name` is also what `nvinject.leave-out` of config.toml calls it. A `variable` names the directory, to the daemon
+    and to its clients, in place of the first path. It is looked for only where the row `needs` was found, and shown
+    read-only where clients only read.
     """
 
     name: str
@@ -67,6 +76,9 @@ class SocketRow(Record):
     capabilities: tuple[str, ...]
     reason: str
     is_directory: bool = False
+    variable: str = ""
+    needs: str = ""
+    read_only: bool = False
 
 
 class ControlNodeRow(Record):
@@ -271,11 +283,22 @@ SOCKETS: tuple[SocketRow, ...] = (
         reason="fabric manager",
     ),
     SocketRow(
-        name="nvidia-mps",
+        name=MPS,
         paths=(MPS_DIRECTORY,),
         capabilities=CAPABILITIES_THAT_IMPLY["compute"],
         reason="pipes of the multi-process service",
         is_directory=True,
+        variable=MPS_PIPE_VARIABLE,
+    ),
+    SocketRow(
+        name="nvidia-mps-log",
+        paths=("/var/log/nvidia-mps",),
+        capabilities=CAPABILITIES_THAT_IMPLY["compute"],
+        reason="logs of the multi-process service",
+        is_directory=True,
+        variable=MPS_LOG_VARIABLE,
+        needs=MPS,
+        read_only=True,
     ),
 )
 
@@ -467,6 +490,12 @@ def firmware_for(capabilities: tuple[str, ...], left_out: tuple[str, ...] = ()) 
 def sockets_for(capabilities: tuple[str, ...], left_out: tuple[str, ...] = ()) -> tuple[SocketRow, ...]:
     """Return the rows of sockets and socket directories, less those whose name the node leaves out."""
     return tuple(row for row in SOCKETS if is_wanted(row.capabilities, capabilities) and row.name not in left_out)
+
+
+def daemon_directories(environment: "Mapping[str, str]") -> tuple[tuple[str, str], ...]:
+    """Return the directories of daemons that an environment names, as (variable, absolute path)."""
+    pairs = [(row.variable, environment.get(row.variable, "")) for row in SOCKETS if row.variable]
+    return tuple((variable, path) for variable, path in pairs if path.startswith("/"))
 
 
 def node_set(name: str) -> NodeSetRow:

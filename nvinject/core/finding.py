@@ -17,6 +17,7 @@ LAYERS = (
     ("versions", "versions of the driver's parts"),
     ("nodes", "device nodes"),
     ("nvml", "management library"),
+    ("mps", "multi-process service"),
     ("toolkit", "nvinject installed"),
     ("engine", "container engine configured"),
     ("cdi", "CDI specs"),

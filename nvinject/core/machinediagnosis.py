@@ -43,13 +43,25 @@ class NvmlState(Record):
     lost: tuple[str, ...] = ()
 
 
+class MpsState(Record):
+    """The multi-process service of a host that has a pipe directory, or names one; `fault` is why it does not run.
+
+    `named_by` is the setting or variable that names the directory ("" for the usual one).
+    """
+
+    directory: str
+    fault: str = ""
+    named_by: str = ""
+
+
 class Machine(Record):
     """Everything that was observed; None where something could not be looked at.
 
     `shown` are bus addresses of GPUs that the driver shows, `excluded` of those that it was told to leave alone.
     `libraries` are (start of the SONAME, version) of libraries that are not of the module's version; `has_libraries`
     tells whether one of every installation is there in the module's version. `unlinked` are nodes without their link
-    in /dev/char, observed only where systemd sets device rules. `faults` are things that could not be read.
+    in /dev/char, observed only where systemd sets device rules. `mps` is None where nothing tells of that service.
+    `faults` are things that could not be read.
     """
 
     pci: tuple[PciFunction, ...] | None = None
@@ -66,6 +78,7 @@ class Machine(Record):
     nodes: tuple[NodeState, ...] = ()
     unlinked: tuple[str, ...] = ()
     nvml: NvmlState | None = None
+    mps: MpsState | None = None
     faults: tuple[str, ...] = ()
 
 
@@ -80,6 +93,8 @@ def judge(machine: Machine) -> tuple[Finding, ...]:
     findings += judge_nodes(machine)
     if machine.nvml is not None:
         findings += judge_nvml(machine)
+    if machine.mps is not None:
+        findings += judge_mps(machine.mps)
     return tuple(findings)
 
 
@@ -93,6 +108,7 @@ def judged_layers(machine: Machine) -> tuple[str, ...]:
         ("versions", bool(machine.version)),
         ("nodes", bool(machine.version)),
         ("nvml", machine.nvml is not None),
+        ("mps", bool(machine.version) and machine.mps is not None),
         ("cgroup", bool(machine.version)),
     )
     return tuple(name for name, judged in layers if judged)
@@ -358,6 +374,25 @@ def judge_nvml(machine: Machine) -> list[Finding]:
             )
         )
     return findings
+
+
+def judge_mps(state: MpsState) -> list[Finding]:
+    """Return whether the multi-process service that there should be does not run."""
+    if not state.fault:
+        return []
+    named = f" ({state.named_by} names its directory)" if state.named_by else ""
+    usual = state.directory == catalog.MPS_DIRECTORY
+    setting = "" if usual else f"{catalog.MPS_PIPE_VARIABLE}={state.directory} "
+    return [
+        Finding(
+            name="mps-daemon-missing",
+            layer="mps",
+            severity=WARNING,
+            what=f"the multi-process service does not run{named}: {state.fault}",
+            why="CUDA goes on without it: clients share no GPU, and limits of memory that it would hold do not hold",
+            remedy=f"{setting}nvidia-cuda-mps-control -d",
+        )
+    ]
 
 
 def _lost(text: str) -> Finding:

@@ -146,7 +146,8 @@ class Inventory(Record):
 
     `roots` are the folders in which it was found, all of them set. `majors` are the device classes of /proc/devices.
     `imex_nodes` are the IMEX channel nodes that exist, of those that were looked for; `imex` tells more where one of
-    them is missing. `node_sets` are those that were looked for. `notes` are findings that do not stop an injection (an
+    them is missing. `node_sets` are those that were looked for. `mps_fault` says why the multi-process service does not
+    run, "" where it does or nobody asked. `notes` are findings that do not stop an injection (an
     optional file that is missing, a node that was skipped).
     """
 
@@ -160,6 +161,7 @@ class Inventory(Record):
     imex_nodes: tuple[DeviceNode, ...] = ()
     imex: ImexHost = ImexHost()
     node_sets: tuple[NodeSet, ...] = ()
+    mps_fault: str = ""
     notes: tuple[str, ...] = ()
 
 
@@ -177,7 +179,8 @@ class ContainerLayout(Record):
     depends on the image is left to the container's start (UNKNOWN_IMAGE). `library32_directory` is empty where the
     image has no place for 32-bit libraries. `compat_directory` holds the image's own CUDA forward compatibility
     libraries, made for driver `compat_version` (both "" where there are none); `compat_note` is None for those that
-    say nothing of themselves.
+    say nothing of themselves. `is_created` tells that the container's process exists already, so that its environment
+    is what it is.
     """
 
     library_directory: str
@@ -186,6 +189,7 @@ class ContainerLayout(Record):
     compat_directory: str = ""
     compat_version: str = ""
     compat_note: CompatNote | None = None
+    is_created: bool = False
 
 
 UNKNOWN_IMAGE = ContainerLayout(library_directory="")

@@ -89,6 +89,20 @@ class AllowDevice(Operation):
         return f"allow c {self.major}:{self.minor} {self.access}"
 
 
+class SetEnvironment(Operation):
+    """Set a variable of the container's process, unless that has it already.
+
+    Only for containers whose process does not exist yet: the planner has it for no others.
+    """
+
+    name: str
+    value: str
+
+    def describe(self) -> str:
+        """Return the variable as it stands in an environment."""
+        return f"set {self.name}={self.value}"
+
+
 class MaskDirectory(Operation):
     """Cover a directory of the container's procfs or /etc with a small file system holding only `files`.
 

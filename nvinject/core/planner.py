@@ -20,6 +20,7 @@ from nvinject.core.plan import (
     MaskDirectory,
     Operation,
     Plan,
+    SetEnvironment,
     UpdateLoaderCache,
 )
 from nvinject.core.policy import WARN, Policy, Roots
@@ -69,7 +70,7 @@ def plan(inventory: Inventory, request: ContainerRequest, policy: Policy, layout
         *plan_library_links(inventory, request, layout, libraries),
         *plan_configuration(inventory, request),
         *plan_firmware(inventory, request),
-        *plan_sockets(inventory, request),
+        *plan_sockets(inventory, request, layout),
         *plan_control_nodes(inventory, request),
         *plan_gpus(inventory, selection),
         *plan_mig_devices(inventory, request, selection),
@@ -78,7 +79,11 @@ def plan(inventory: Inventory, request: ContainerRequest, policy: Policy, layout
         *extras,
     ]
     cache, notes = plan_loader_cache(inventory, policy, layout, libraries, selection.gpus)
-    return Plan(operations=without_repeats([*operations, *cache]), notes=(*inventory.notes, *notes), warnings=warnings)
+    return Plan(
+        operations=without_repeats([*operations, *cache]),
+        notes=(*inventory.notes, *notes),
+        warnings=(*warnings, *mps_warnings(inventory, request)),
+    )
 
 
 def without_repeats(operations: list[Operation]) -> tuple[Operation, ...]:
@@ -285,19 +290,50 @@ def plan_firmware(inventory: Inventory, request: ContainerRequest) -> list[Opera
     ]
 
 
-def plan_sockets(inventory: Inventory, request: ContainerRequest) -> list[Operation]:
+def plan_sockets(inventory: Inventory, request: ContainerRequest, layout: ContainerLayout) -> list[Operation]:
     """Let programs in the container reach the driver's daemons."""
     rows = {row.name: row for row in catalog.sockets_for(request.capabilities)}
-    return [
-        BindFile(
-            source=below(inventory.roots.driver, found.path),
-            target=found.path,
-            flags=SOCKET_FLAGS,
-            reason=rows[found.name].reason,
-        )
-        for found in inventory.driver.sockets
-        if found.name in rows
-    ]
+    operations: list[Operation] = []
+    own = dict(request.mps)
+    for found in inventory.driver.sockets:
+        row = rows.get(found.name)
+        if row is None or (row.variable and request.mps_provided):
+            continue
+        target = socket_target(row, found.path, own)
+        flags = ("ro", *SOCKET_FLAGS) if row.read_only else SOCKET_FLAGS
+        source = below(inventory.roots.driver, found.path)
+        operations.append(BindFile(source=source, target=target, flags=flags, reason=row.reason))
+        if row.variable and row.variable not in own and not layout.is_created:
+            operations.append(SetEnvironment(name=row.variable, value=target, reason=row.reason))
+    return operations
+
+
+def socket_target(row: catalog.SocketRow, path: str, own: dict[str, str]) -> str:
+    """Return where a container gets a socket or a directory of them.
+
+    What a variable names lies where the container's own variable says, else where clients look without one, wherever
+    the host has it: so it is found in containers whose environment nobody can change any more.
+    """
+    named = own.get(row.variable, "") if row.variable else ""
+    if is_own_place(named):
+        return named
+    return row.paths[0] if row.variable else path
+
+
+def is_own_place(path: str) -> bool:
+    """Say whether a container may name a place of its own: no root, nothing of the kernel's, nothing that climbs."""
+    parts = path.split("/")
+    plain = len(parts) > 2 and not parts[0] and not {"", ".", ".."} & set(parts[1:])
+    return plain and parts[1] not in {"dev", "proc", "sys"}
+
+
+def mps_warnings(inventory: Inventory, request: ContainerRequest) -> tuple[str, ...]:
+    """Return a warning where the container is a client of the multi-process service and that does not run."""
+    rows = catalog.sockets_for(request.capabilities)
+    if not request.mps or not inventory.mps_fault or all(row.name != catalog.MPS for row in rows):
+        return ()
+    client = f"{request.mps[0][0]} makes the container a client of the multi-process service, which does not run"
+    return (f"{client}: {inventory.mps_fault}; CUDA does without it until nvidia-cuda-mps-control -d is started",)
 
 
 def plan_control_nodes(inventory: Inventory, request: ContainerRequest) -> list[Operation]:

@@ -74,5 +74,7 @@ class Policy(Record):
     leave_out: tuple[str, ...] = ()
     missing_extras: str = REFUSE
     create_imex_channels: bool = False
+    mps_pipe_directory: str = ""
+    mps_log_directory: str = ""
     nvml_timeout: int = 10
     features: Features = Features()

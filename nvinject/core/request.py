@@ -35,8 +35,9 @@ class ContainerRequest(Record):
     """What a container asks for.
 
     `devices` are tokens for selection.select, `("all",)` or `("none",)`; `requirements` are (variable, expression)
-    pairs sorted by variable, empty where the check is disabled; `extras` are names of catalog.NODE_SETS; `source` says
-    which input won.
+    pairs sorted by variable, empty where the check is disabled; `extras` are names of catalog.NODE_SETS; `mps` are
+    the variables of a client of the multi-process service that the container has itself, and `mps_provided` tells that
+    it mounts a pipe directory of its own there; `source` says which input won.
     """
 
     devices: tuple[str, ...]
@@ -46,6 +47,8 @@ class ContainerRequest(Record):
     mig_monitor: str = ""
     imex_channels: tuple[str, ...] = ()
     extras: tuple[str, ...] = ()
+    mps: tuple[tuple[str, str], ...] = ()
+    mps_provided: bool = False
     source: str = ""
     warnings: tuple[str, ...] = ()
     legacy_image: bool = False
@@ -78,6 +81,8 @@ def make_request(asked: Asked, spec: ContainerSpec, policy: Policy) -> Container
         mig_monitor=_read_mig_management(environment, "NVIDIA_MIG_MONITOR_DEVICES", privileged=spec.privileged),
         imex_channels=channels,
         extras=_read_extras(environment),
+        mps=(mps := _read_mps(environment)),
+        mps_provided=_mounts_pipes(spec, dict(mps)),
         source=asked.source,
         warnings=warnings,
         legacy_image=legacy,
@@ -200,6 +205,23 @@ def _read_mig_management(environment: dict[str, str], variable: str, *, privileg
     if value.strip().lower() != "all":
         raise RequestError(f"{variable}={quoted(value)} is not supported", "only the value all is")
     return "all"
+
+
+def _read_mps(environment: dict[str, str]) -> tuple[tuple[str, str], ...]:
+    """Return the variables by which a container is a client of the multi-process service (catalog.MPS_VARIABLES)."""
+    return tuple((name, value) for name, value in sorted(environment.items()) if name.startswith("CUDA_MPS_") and value)
+
+
+def _mounts_pipes(spec: ContainerSpec, mps: dict[str, str]) -> bool:
+    """Say whether somebody else shows the container a pipe directory: a device plug-in does, and sets the variable."""
+    place = mps.get("CUDA_MPS_PIPE_DIRECTORY", "")
+    if not place:
+        return False
+    # A source that is no path is a file system of the container's own, such as a tmpfs on /tmp.
+    return any(
+        source.startswith("/") and (place == target or place.startswith(f"{target.rstrip('/')}/"))
+        for source, target in spec.mounts
+    )
 
 
 def read_extras(spec: ContainerSpec, policy: Policy) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -6,15 +6,16 @@ Belongs here: looking. Does not belong here: what follows. Needs no root but whe
 import os
 
 from nvinject.core import catalog, nodesetup
-from nvinject.core.machinediagnosis import Machine, NodeState, NvmlState, PciFunction
+from nvinject.core.machinediagnosis import Machine, MpsState, NodeState, NvmlState, PciFunction
 from nvinject.core.model import DeviceNode
 from nvinject.core.policy import Policy
 from nvinject.errors import HostError
 from nvinject.formats import nvproc
 from nvinject.host import driver, files
 from nvinject.host.gpus import GPU_DIRECTORY, parse_pci_address
-from nvinject.host.inventory import device_root
+from nvinject.host.inventory import configured_directories, device_root
 from nvinject.host.libraries import LOADER_CACHE, LibrarySearch, find_libraries
+from nvinject.host.mps import find_fault, pipe_directory
 from nvinject.host.nodefacts import read_host_nodes
 from nvinject.host.nodes import check_node, in_initial_user_namespace
 from nvinject.host.nvml import ask_nvml
@@ -63,7 +64,19 @@ def _examine(policy: Policy) -> Machine:
             nodes=nodes,
             unlinked=find_unlinked(policy, dev) if version else (),
         )
-        return machine.replace(nvml=ask(policy, machine, root, search))
+        return machine.replace(nvml=ask(policy, machine, root, search), mps=look_at_mps(policy, root, proc))
+
+
+def look_at_mps(policy: Policy, root: Root, proc: Root) -> MpsState | None:
+    """Return the state of the multi-process service; None where no directory is there and none is named."""
+    named = (*catalog.daemon_directories(os.environ), *configured_directories(policy))
+    directory = pipe_directory(named)
+    named_by = catalog.MPS_PIPE_VARIABLE if any(name == catalog.MPS_PIPE_VARIABLE for name, _ in named) else ""
+    if policy.mps_pipe_directory:
+        named_by = "nvinject.mps-pipe-directory"
+    if not named_by and not root.exists(directory):
+        return None
+    return MpsState(directory=directory, fault=find_fault(root, proc, directory), named_by=named_by)
 
 
 def find_pci(policy: Policy) -> tuple[PciFunction, ...] | None:

@@ -63,17 +63,20 @@ def find_firmware(root: Root, rows: tuple[FirmwareRow, ...], version: str) -> tu
 
 
 def find_sockets(
-    root: Root, rows: tuple[SocketRow, ...], mps_directory: str = ""
+    root: Root, rows: tuple[SocketRow, ...], directories: tuple[tuple[str, str], ...] = ()
 ) -> tuple[tuple[HostFile, ...], tuple[str, ...]]:
     """Return the sockets and socket directories of running daemons, and notes about those that may not be looked at.
 
-    `mps_directory` is CUDA_MPS_PIPE_DIRECTORY, where it is set.
+    `directories` are (variable, absolute path) pairs that stand for the paths of rows with that variable.
     """
-    found, notes = [], []
+    found: list[HostFile] = []
+    notes = []
+    named = dict(directories)
     for row in rows:
+        if row.needs and all(one.name != row.needs for one in found):
+            continue
         wanted = stat.S_ISDIR if row.is_directory else stat.S_ISSOCK
-        paths = (mps_directory,) if row.is_directory and mps_directory.startswith("/") else row.paths
-        for path in paths:
+        for path in socket_paths(row, named):
             try:
                 located = root.locate(path)
             except HostError as error:
@@ -86,6 +89,11 @@ def find_sockets(
                 found.append(HostFile(name=row.name, path=located[0]))
                 break
     return tuple(found), tuple(notes)
+
+
+def socket_paths(row: SocketRow, named: dict[str, str]) -> tuple[str, ...]:
+    """Return where a row is looked for; `named` are the directories that variables name."""
+    return (named[row.variable],) if row.variable in named else row.paths
 
 
 def find_configuration(

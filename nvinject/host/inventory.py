@@ -25,7 +25,8 @@ def discover(
     mig_management: bool = False,
     imex_channels: tuple[str, ...] = (),
     extras: tuple[str, ...] = (),
-    mps_directory: str = "",
+    daemon_directories: tuple[tuple[str, str], ...] = (),
+    mps: bool = False,
     identity: tuple[int, int] | None = None,
     library_directories: tuple[str, ...] = (),
     configuration_directories: tuple[str, ...] = (),
@@ -33,10 +34,11 @@ def discover(
     """Return what this host has for the given driver capabilities.
 
     `environ_path` is PATH, for programs; `nvml` asks NVML as well, for what only it knows; `mig_management` and
-    `imex_channels` say that those nodes are needed, as `extras` does of node sets of the catalogue; `mps_directory` is
-    CUDA_MPS_PIPE_DIRECTORY; NVML is asked as `identity` (user and group) where that is given; the directories are
-    looked at before the usual ones. Raises HostError for a missing root, an absent driver, a module that is not loaded,
-    version skew, a required node and unreadable files. No GPU at all is no error.
+    `imex_channels` say that those nodes are needed, as `extras` does of node sets of the catalogue;
+    `daemon_directories` are those that variables of the catalogue name, and `mps` asks whether that service runs; NVML
+    is asked as `identity` (user and group) where that is given; the other directories are looked at before the usual
+    ones. Raises HostError for a missing root, an absent driver, a module that is not loaded, version skew, a required
+    node and unreadable files. No GPU at all is no error.
     """
     with (
         Root(policy.roots.driver, title="driver root", key="nvidia-container-cli.root") as root,
@@ -58,8 +60,9 @@ def discover(
         nodes = gpus.Nodes(dev, majors, strict=strict)
         rows = catalog.control_nodes_for(capabilities)
         control_nodes, control_notes = driver.find_control_nodes(dev, rows, majors, strict=strict)
+        directories = (*daemon_directories, *configured_directories(policy))
         socket_rows = catalog.sockets_for(capabilities, policy.leave_out)
-        sockets, socket_notes = files.find_sockets(root, socket_rows, mps_directory)
+        sockets, socket_notes = files.find_sockets(root, socket_rows, directories)
         imex_nodes = gpus.find_imex_nodes(nodes, imex_channels)
         config_node, monitor_node, mig_capabilities = (
             gpus.find_mig_management(proc, nodes) if mig_management else (None, None, ())
@@ -96,6 +99,10 @@ def discover(
             from nvinject.host.nodesets import look_for_node_sets
 
             inventory = inventory.replace(node_sets=look_for_node_sets(root, dev, extras))
+        if mps:
+            from nvinject.host.mps import find_fault, pipe_directory
+
+            inventory = inventory.replace(mps_fault=find_fault(root, proc, pipe_directory(directories)))
         if nvml:
             from nvinject.host.nvml import ask_nvml, complete_inventory
 
@@ -104,6 +111,15 @@ def discover(
                 inventory, ask_nvml(library, version, policy.nvml_timeout, identity=identity)
             )
         return inventory
+
+
+def configured_directories(policy: Policy) -> tuple[tuple[str, str], ...]:
+    """Return the directories of daemons that the configuration names, by the variables that they stand for."""
+    pairs = (
+        (catalog.MPS_PIPE_VARIABLE, policy.mps_pipe_directory),
+        (catalog.MPS_LOG_VARIABLE, policy.mps_log_directory),
+    )
+    return tuple((variable, path) for variable, path in pairs if path)
 
 
 def device_root(roots: Roots) -> str:

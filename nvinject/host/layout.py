@@ -23,10 +23,13 @@ _TRIPLETS = {
 }
 
 
-def observe_layout(root_fd: int, machine: str = "", *, compat: str = COMPAT_DIRECTORY) -> ContainerLayout:
+def observe_layout(
+    root_fd: int, machine: str = "", *, compat: str = COMPAT_DIRECTORY, created: bool = False
+) -> ContainerLayout:
     """Return the layout of the image below an opened root directory; `machine` is this host's unless given.
 
-    `compat` is where CUDA compatibility libraries are looked for. The rules are the original's.
+    `compat` is where CUDA compatibility libraries are looked for; `created` says that the
+    process exists already. The rules are the original's.
     """
     name = machine or os.uname().machine
     triplet, triplet32, musl = _TRIPLETS.get(name, ("", "", name))
@@ -39,6 +42,7 @@ def observe_layout(root_fd: int, machine: str = "", *, compat: str = COMPAT_DIRE
         compat_directory=compat_directory,
         compat_version=compat_version,
         compat_note=compat_note,
+        is_created=created,
     )
 
 

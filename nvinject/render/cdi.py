@@ -13,6 +13,7 @@ from nvinject.core.plan import (
     CreateSymlink,
     DecideCompat,
     MaskDirectory,
+    SetEnvironment,
     UpdateLoaderCache,
 )
 from nvinject.core.planner import DRIVER_PROC, PROFILE_DIRECTORY
@@ -132,7 +133,7 @@ class _Writer:
         groups = {one.gid for one in nodes if one.gid and one.mode & 0o006 != 0o006}
         return arrange(
             cdi.Edits(
-                env=environment,
+                env=(*environment, *(f"{one.name}={one.value}" for one in listed if isinstance(one, SetEnvironment))),
                 device_nodes=tuple(_node(one, access.get((one.major, one.minor), "")) for one in nodes),
                 hooks=self._hooks(listed),
                 mounts=tuple(_mount(one) for one in listed if isinstance(one, BindFile) and not _is_in_proc(one)),

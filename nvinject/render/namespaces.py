@@ -134,7 +134,8 @@ def apply(
     tell = log or _ignore
     rules = tuple(operation for operation in plan.operations if isinstance(operation, AllowDevice))
     nodes = tuple(operation for operation in plan.operations if isinstance(operation, MakeNode))
-    others = tuple(operation for operation in plan.operations if not isinstance(operation, (AllowDevice, MakeNode)))
+    elsewhere = (AllowDevice, MakeNode)
+    others = tuple(operation for operation in plan.operations if not isinstance(operation, elsewhere))
     changed = DeviceRules(container.proc_fd)
     made = None
     warnings: tuple[str, ...] = ()

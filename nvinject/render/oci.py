@@ -14,6 +14,7 @@ from nvinject.core.plan import (
     MaskDirectory,
     Operation,
     Plan,
+    SetEnvironment,
     UpdateLoaderCache,
 )
 from nvinject.errors import InputError
@@ -204,6 +205,8 @@ def write_plan(document: "Document", division: Division, traits: Traits, run_dir
     for operation in division.document:
         if isinstance(operation, AllowDevice):
             _allow(linux, operation)
+        elif isinstance(operation, SetEnvironment):
+            _set_variable(document, operation)
         elif isinstance(operation, BindDevice) and not traits.bind_devices:
             _add_device(linux, operation)
         elif isinstance(operation, (BindDevice, BindFile)):
@@ -218,6 +221,12 @@ def write_plan(document: "Document", division: Division, traits: Traits, run_dir
         else:
             raise TypeError(f"no way to write {type(operation).__name__} into config.json")
     _add_mounts(document, mounts)
+
+
+def _set_variable(document: "Document", operation: SetEnvironment) -> None:
+    entries = _made_list(_made_object(document, "process"), "env")
+    if not any(isinstance(entry, str) and entry.startswith(f"{operation.name}=") for entry in entries):
+        entries.append(f"{operation.name}={operation.value}")
 
 
 def _allow(linux: "Document", operation: AllowDevice) -> None:

@@ -46,8 +46,8 @@ CASES = [
     # capabilities, libraries, binaries, control nodes beside nvidiactl, sockets
     ((), set(), set(), set(), set()),
     (("utility",), UTILITY, UTILITY_BINARIES, set(), {"nvidia-persistenced", "nvidia-fabricmanager"}),
-    (("compute",), COMPUTE, COMPUTE_BINARIES, UVM, {"nvidia-mps"}),
-    (("video",), COMPUTE | VIDEO, set(), UVM, {"nvidia-mps"}),
+    (("compute",), COMPUTE, COMPUTE_BINARIES, UVM, {"nvidia-mps", "nvidia-mps-log"}),
+    (("video",), COMPUTE | VIDEO, set(), UVM, {"nvidia-mps", "nvidia-mps-log"}),
     (("graphics",), GRAPHICS, set(), set(), set()),
     (("display",), GRAPHICS, set(), {"nvidia-modeset"}, set()),
     (("ngx",), NGX, set(), set(), set()),
@@ -57,14 +57,14 @@ CASES = [
         COMPUTE | UTILITY,
         COMPUTE_BINARIES | UTILITY_BINARIES,
         UVM,
-        {"nvidia-mps", "nvidia-persistenced", "nvidia-fabricmanager"},
+        {"nvidia-mps", "nvidia-mps-log", "nvidia-persistenced", "nvidia-fabricmanager"},
     ),
     (
         DRIVER_CAPABILITIES,
         UTILITY | COMPUTE | VIDEO | GRAPHICS | NGX,
         UTILITY_BINARIES | COMPUTE_BINARIES,
         UVM | {"nvidia-modeset"},
-        {"nvidia-mps", "nvidia-persistenced", "nvidia-fabricmanager"},
+        {"nvidia-mps", "nvidia-mps-log", "nvidia-persistenced", "nvidia-fabricmanager"},
     ),
 ]
 

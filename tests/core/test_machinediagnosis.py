@@ -2,7 +2,15 @@
 
 import pytest
 
-from nvinject.core.machinediagnosis import Machine, NodeState, NvmlState, PciFunction, judge, judged_layers
+from nvinject.core.machinediagnosis import (
+    Machine,
+    MpsState,
+    NodeState,
+    NvmlState,
+    PciFunction,
+    judge,
+    judged_layers,
+)
 
 A, B = "0000:17:00.0", "0000:18:00.0"
 HEALTHY = Machine(
@@ -46,6 +54,7 @@ FAULTS = [
     ("nvml-slow", HEALTHY.replace(nvml=NvmlState(error="NVML did not answer", remedy="x", timed_out=True))),
     ("gpu-lost", HEALTHY.replace(nvml=NvmlState(gpus=(A,), lost=("GPU 1: GPU is lost",)))),
     ("gpu-unseen", HEALTHY.replace(nvml=NvmlState(gpus=(A,)))),
+    ("mps-daemon-missing", HEALTHY.replace(mps=MpsState(directory="/tmp/nvidia-mps", fault="control is missing"))),
     ("unreadable", HEALTHY.replace(faults=("cannot read /proc",))),
 ]
 
@@ -66,6 +75,7 @@ WELL = [
     HEALTHY.replace(open_source=False, firmware=0),
     # The proprietary module leaves a GPU alone that it was told to leave alone.
     HEALTHY.replace(shown=(A,), excluded=(B,), nvml=NvmlState(gpus=(A,))),
+    HEALTHY.replace(mps=MpsState(directory="/tmp/nvidia-mps")),
     # A node may be open to more than the driver asks for.
     HEALTHY.replace(nodes=(NODE.replace(mode=0o666, wanted_mode=0o660),)),
 ]
@@ -75,6 +85,14 @@ WELL = [
 def test_nothing_is_said_about_a_healthy_machine(machine: Machine) -> None:
     """No finding."""
     assert judge(machine) == ()
+
+
+def test_the_remedy_starts_the_daemon_for_the_directory_that_is_named() -> None:
+    state = MpsState(directory="/run/mps", fault="/run/mps is missing", named_by="nvinject.mps-pipe-directory")
+    (found,) = judge(HEALTHY.replace(mps=state))
+    assert "nvinject.mps-pipe-directory names its directory" in found.what
+    assert found.remedy == "CUDA_MPS_PIPE_DIRECTORY=/run/mps nvidia-cuda-mps-control -d"
+    assert judged_layers(HEALTHY.replace(mps=state))[-2:] == ("mps", "cgroup")
 
 
 def test_a_missing_node_explains_what_nvml_does_not_show() -> None:

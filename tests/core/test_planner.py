@@ -27,6 +27,7 @@ from nvinject.core.plan import (
     MakeNode,
     MaskDirectory,
     Operation,
+    SetEnvironment,
     UpdateLoaderCache,
 )
 from nvinject.core.planner import needs_nvml, plan, plan_node_set, plan_visible_proc
@@ -378,6 +379,65 @@ def test_a_missing_channel_is_refused_otherwise(policy: Policy, inventory: Inven
         plan(inventory, request("0", imex_channels=("7",)), policy, LAYOUT)
     assert says in str(caught.value)
     assert "channels there: channel0" in str(caught.value)
+
+
+SERVED = INVENTORY.replace(
+    driver=DRIVER.replace(
+        sockets=(
+            HostFile(name="nvidia-mps", path="/run/nvidia-mps"),
+            HostFile(name="nvidia-mps-log", path="/var/log/mps"),
+        )
+    )
+)
+PIPE, LOG = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
+CREATED = LAYOUT.replace(is_created=True)
+
+# the container's own variables, layout, targets of pipes and logs, variables that are set
+MPS = [
+    ((), LAYOUT, ["/tmp/nvidia-mps", "/var/log/nvidia-mps"], {PIPE: "/tmp/nvidia-mps", LOG: "/var/log/nvidia-mps"}),
+    ((), CREATED, ["/tmp/nvidia-mps", "/var/log/nvidia-mps"], {}),
+    (((PIPE, "/mps/pipe"),), LAYOUT, ["/mps/pipe", "/var/log/nvidia-mps"], {LOG: "/var/log/nvidia-mps"}),
+    (((PIPE, "/mps/pipe"), (LOG, "/mps/log")), CREATED, ["/mps/pipe", "/mps/log"], {}),
+    *[
+        (((PIPE, place),), CREATED, ["/tmp/nvidia-mps", "/var/log/nvidia-mps"], {})
+        for place in ("/", "/etc", "/proc/driver", "/dev/x", "/sys/a/b", "/a/../../b", "/a//b", "/a/.", "relative/a")
+    ],
+]
+
+
+@pytest.mark.parametrize(("own", "layout", "places", "variables"), MPS)
+def test_the_multi_process_service(
+    own: tuple[tuple[str, str], ...], layout: ContainerLayout, places: list[str], variables: dict[str, str]
+) -> None:
+    """Its folders lie where the container's variables say, or where CUDA looks without; never over the system's."""
+    found = operations(request("0", mps=own), SERVED, layout)
+    shown = {
+        one.source: one
+        for one in found
+        if isinstance(one, BindFile) and one.source in {"/run/nvidia-mps", "/var/log/mps"}
+    }
+    assert [shown[source].target for source in ("/run/nvidia-mps", "/var/log/mps")] == places
+    assert ["ro" in shown[source].flags for source in ("/run/nvidia-mps", "/var/log/mps")] == [False, True]
+    assert {one.name: one.value for one in found if isinstance(one, SetEnvironment)} == variables
+
+
+def test_a_container_with_pipes_of_its_own_gets_no_others() -> None:
+    found = operations(request("0", mps=((PIPE, "/mps/pipe"),), mps_provided=True), SERVED)
+    assert not any(isinstance(one, SetEnvironment) for one in found)
+    assert not targets(found) & {"nvidia-mps", "pipe"}
+    assert not targets(operations(request("0", "utility"), SERVED)) & {"nvidia-mps"}
+
+
+def test_a_client_without_a_daemon_is_told_so() -> None:
+    missing = INVENTORY.replace(mps_fault="/tmp/nvidia-mps is missing")
+    asked = request("0", mps=(("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "50"),))
+    (warning,) = plan(missing, asked, Policy(), LAYOUT).warnings
+    assert warning.startswith("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
+    assert "/tmp/nvidia-mps is missing" in warning
+    assert "nvidia-cuda-mps-control -d" in warning
+    assert plan(SERVED, asked, Policy(), LAYOUT).warnings == ()
+    assert plan(missing, asked.replace(capabilities=("utility",)), Policy(), LAYOUT).warnings == ()
+    assert plan(missing, request("0"), Policy(), LAYOUT).warnings == ()
 
 
 NVML = [

@@ -446,3 +446,26 @@ def test_extras_as_names_of_a_registry() -> None:
     assert read_extras(ContainerSpec(environment=("NVIDIA_IMEX_CHANNELS=all",)), policy)[0] == ()
     with pytest.raises(RequestError, match="unsupported IMEX channel"):
         read_extras(ContainerSpec(environment=("NVIDIA_IMEX_CHANNELS=x",)), policy)
+
+
+PIPES = "CUDA_MPS_PIPE_DIRECTORY=/mps/pipe"
+# environment, the container's mounts, whether pipes are somebody else's
+CLIENTS: list[tuple[tuple[str, ...], tuple[tuple[str, str], ...], bool]] = [
+    ((), (), False),
+    ((PIPES,), (), False),
+    ((PIPES,), (("/run/mps", "/mps"),), True),
+    ((PIPES,), (("/run/mps", "/mps/pipe"),), True),
+    ((PIPES,), (("/run/mps", "/mps/"),), True),
+    ((PIPES,), (("tmpfs", "/mps"),), False),
+    ((PIPES,), (("/run/mps", "/mps/pipes"), ("/x", "/mp")), False),
+    ((), (("/run/mps", "/tmp/nvidia-mps"),), False),
+]
+
+
+@pytest.mark.parametrize(("entries", "mounts", "provided"), CLIENTS)
+def test_clients_of_the_multi_process_service(
+    entries: tuple[str, ...], mounts: tuple[tuple[str, str], ...], provided: bool
+) -> None:
+    asked = granted("NVIDIA_VISIBLE_DEVICES=0", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=", *entries, mounts=mounts)
+    assert asked.mps == tuple((name, value) for name, _, value in (entry.partition("=") for entry in entries))
+    assert asked.mps_provided is provided

@@ -113,11 +113,22 @@ def test_configured_mps_directory(tree: HostTree) -> None:
     """CUDA_MPS_PIPE_DIRECTORY replaces the usual folder; a relative one does not count."""
     (tree.root / "tmp/nvidia-mps").mkdir(parents=True)
     (tree.root / "run/mps").mkdir(parents=True)
+    named = catalog.daemon_directories({"CUDA_MPS_PIPE_DIRECTORY": "/run/mps", "CUDA_MPS_LOG_DIRECTORY": "log"})
+    relative = catalog.daemon_directories({"CUDA_MPS_PIPE_DIRECTORY": "run/mps"})
     with Root(str(tree.root)) as root:
-        chosen, _ = files.find_sockets(root, catalog.SOCKETS, "/run/mps")
-        ignored, _ = files.find_sockets(root, catalog.SOCKETS, "run/mps")
+        chosen, _ = files.find_sockets(root, catalog.SOCKETS, named)
+        ignored, _ = files.find_sockets(root, catalog.SOCKETS, relative)
     assert [file.path for file in chosen] == ["/run/mps"]
     assert [file.path for file in ignored] == ["/tmp/nvidia-mps"]
+
+
+def test_the_logs_of_a_daemon_come_with_its_pipes(tree: HostTree) -> None:
+    (tree.root / "var/log/nvidia-mps").mkdir(parents=True)
+    with Root(str(tree.root)) as root:
+        assert files.find_sockets(root, catalog.SOCKETS)[0] == ()
+        (tree.root / "tmp/nvidia-mps").mkdir(parents=True)
+        found, _ = files.find_sockets(root, catalog.SOCKETS)
+    assert [file.path for file in found] == ["/tmp/nvidia-mps", "/var/log/nvidia-mps"]
 
 
 def test_configuration(tree: HostTree) -> None:

@@ -1,0 +1,45 @@
+"""The multi-process service: what its pipe directory tells of the daemon."""
+
+import os
+
+import pytest
+
+from nvinject.host.mps import find_fault, pipe_directory
+from nvinject.host.root import Root
+
+from .machine import HostTree, write
+
+PIPES = "/tmp/nvidia-mps"
+
+# files of the pipe directory (None: there is none), processes of /proc, what is wrong
+STATES: list[tuple[dict[str, str] | None, tuple[int, ...], str]] = [
+    (None, (1,), "/tmp/nvidia-mps is missing"),
+    ({}, (1,), "/tmp/nvidia-mps/control is missing"),
+    ({"control": ""}, (1,), ""),
+    ({"control": "", "nvidia-cuda-mps-control.pid": ""}, (1,), ""),
+    ({"control": "", "nvidia-cuda-mps-control.pid": "77\n"}, (1, 77), ""),
+    ({"control": "", "nvidia-cuda-mps-control.pid": "77\n"}, (1,), "names process 77, which has ended"),
+    ({"control": "", "nvidia-cuda-mps-control.pid": "77\n"}, (), ""),
+    ({"control": "", "nvidia-cuda-mps-control.pid": "text"}, (1,), ""),
+]
+
+
+@pytest.mark.parametrize(("names", "processes", "fault"), STATES)
+def test_what_is_wrong_with_a_daemon(
+    tree: HostTree, names: dict[str, str] | None, processes: tuple[int, ...], fault: str
+) -> None:
+    """A folder that stands for /proc may hold no processes; then a pid file says nothing."""
+    for name, text in (names or {}).items():
+        write(tree.root, f"{PIPES}/{name}", text)
+    if names is not None:
+        os.makedirs(tree.root / "tmp/nvidia-mps", exist_ok=True)
+    for pid in processes:
+        write(tree.proc, f"/{pid}/stat", "")
+    with Root(str(tree.root)) as root, Root(str(tree.proc)) as proc:
+        found = find_fault(root, proc, PIPES)
+    assert found.removeprefix(str(tree.root)).endswith(fault) if fault else found == ""
+
+
+def test_where_the_pipes_should_be() -> None:
+    assert pipe_directory(()) == PIPES
+    assert pipe_directory((("CUDA_MPS_PIPE_DIRECTORY", "/run/mps"), ("CUDA_MPS_LOG_DIRECTORY", "/log"))) == "/run/mps"
