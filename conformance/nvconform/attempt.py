@@ -178,7 +178,7 @@ class Attempt:
         return build(Expectation, substituted(asdict(self.case.expect), self.stage.names))
 
     def _expander(self, injected: Injected) -> Expander:
-        nodes = observe.machine_nodes(self.setup.machine_root)
+        nodes = observe.machine_nodes(self.stage.device_root)
         real = self.setup.lane != "rootless"
         return Expander(self.case, injected, self.setup.sets, nodes, real_numbers=real)
 
@@ -219,7 +219,7 @@ class Attempt:
         rules = bool(self.setup.features.device_cgroup)
         if rules and not self.setup.features.device_rules_listed:
             # A device program does not tell its rules: what can be opened is all that shows, and that needs a node.
-            nodes = observe.machine_nodes(self.setup.machine_root).values()
+            nodes = observe.machine_nodes(self.stage.device_root).values()
             known = {f"c {major}:{minor} rw" for major, minor, _ in nodes}
             self.expected.rules = [rule for rule in self.expected.rules if rule in known]
         differences = judge.compare_views(self.expected, self.seen, rules=rules)

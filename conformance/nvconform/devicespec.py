@@ -92,12 +92,13 @@ class SpecAttempt(RuntimeAttempt):
         if injected is None:
             return case
         usual = sets["library-directories"]
+        own = sets["machines"].get(case.machine, {}).get("library-folder", usual["deb"])
         whole = tuple(implementation.get("expects", {}).get("capabilities", injected.capabilities))
         contents = {
-            path: tuple(usual["deb"] if line == usual[case.container.image] else line for line in lines)
+            path: tuple(own if line == usual[case.container.image] else line for line in lines)
             for path, lines in injected.contents.items()
         }
-        changed = replace(injected, capabilities=whole, library_directory=usual["deb"], contents=contents)
+        changed = replace(injected, capabilities=whole, library_directory=own, contents=contents)
         return replace(case, expect=replace(case.expect, injected=changed))
 
     def _rehearse(self) -> None:
@@ -105,9 +106,10 @@ class SpecAttempt(RuntimeAttempt):
         super()._rehearse()
         self.links = self._links()
         injected = self.case.expect.injected
-        if injected is not None and self.case.driver is not None:
+        own = self.case.driver.libraries if self.case.driver is not None else self.stage.facts.get("library-folder", "")
+        if injected is not None and own:
             # In the container as on the host, behind the image's own links.
-            place = observe.resolve(self.stage.rootfs, self.case.driver.libraries)
+            place = observe.resolve(self.stage.rootfs, own)
             changed = replace(injected, library_directory=f"/{place.relative_to(self.stage.rootfs)}")
             self.case = replace(self.case, expect=replace(self.case.expect, injected=changed))
 

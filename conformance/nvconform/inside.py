@@ -74,7 +74,7 @@ class Inside:
             yield from self.stage.driver_root.named(name)
             if not path.startswith(("/dev/", "/proc/")):
                 return
-        for place in (folder, *self.setup.sets["source-directories"]):
+        for place in (folder, *self.stage.facts.get("places", ()), *self.setup.sets["source-directories"]):
             inside = place.replace("<driver>", self.stage.names["driver"]).lstrip("/")
             yield self.setup.machine_root / inside / name
 
@@ -88,8 +88,8 @@ class Inside:
 
     def _look_at_rules(self) -> None:
         features = self.setup.features
-        nodes = observe.machine_nodes(self.setup.machine_root)
-        paths = {name: self.setup.machine_root / "dev" / name for name in nodes}
+        nodes = observe.machine_nodes(self.stage.device_root)
+        paths = {name: self.stage.device_root / "dev" / name for name in nodes}
         reachable = observe.reachable_nodes(features.device_cgroup + self.stage.cgroup, paths)
         numbers = {name: f"{major}:{minor}" for name, (major, minor, _) in nodes.items()}
         opened = {numbers[name] for name in reachable}

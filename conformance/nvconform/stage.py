@@ -48,6 +48,9 @@ class Stage:
         self.outside = directory / "outside"
         self.config_file = directory / "config.toml"
         self.mounted = False
+        # What cases/sets.yaml says of the machine.
+        self.facts: Mapping[str, Any] = setup.sets["machines"].get(case.machine, {})
+        self.device_root = setup.machine_root / str(self.facts.get("device-root", "/")).lstrip("/")
         self.driver_root = (
             None if case.driver is None else DriverRoot(directory / "host", case.driver, setup.machine_root, setup.sets)
         )

@@ -17,6 +17,7 @@ import yaml
 
 from nvfakes import mig, mock
 from nvfakes.errors import FakeError, MachineError
+from nvfakes.layouts import LAYOUTS, USUAL
 from nvfakes.machine import DEFAULT_MAJORS, GPU_SLOTS, Deviation, Driver, Gpu, GpuInstance, Machine, NvSwitch
 from nvfakes.models import MODELS, GpuModel
 
@@ -231,12 +232,13 @@ class _Reader:
     def _driver(self) -> Driver | None:
         if "driver" not in self.keys or self.keys["driver"].node.tag.endswith(":null"):
             return None
-        keys = self.keys["driver"].mapping(("version", "cuda", "open", "branch"))
+        keys = self.keys["driver"].mapping(("version", "cuda", "open", "branch", "layout"))
         if "branch" in keys:
             return _packaged_driver(keys)
         version = keys["version"].matching(_VERSION, "a driver version") if "version" in keys else Driver().version
         cuda = keys["cuda"].matching(_VERSION, "a CUDA version") if "cuda" in keys else Driver().cuda
-        return Driver(version, cuda, keys["open"].flag() if "open" in keys else True)
+        layout = keys["layout"].choice(tuple(LAYOUTS)) if "layout" in keys else USUAL
+        return Driver(version, cuda, keys["open"].flag() if "open" in keys else True, layout=layout)
 
     def _switches(self) -> tuple[NvSwitch, ...]:
         if "nvswitches" not in self.keys:
@@ -401,6 +403,8 @@ def _device_number(place: _Place) -> tuple[int, int]:
 def _packaged_driver(keys: Mapping[str, _Place]) -> Driver:
     if "version" in keys or "cuda" in keys:
         raise keys["branch"].error("brings its own version and cuda")
+    if "layout" in keys:
+        raise keys["layout"].error("real files of a branch lie where their packages have them")
     try:
         return with_packages(
             Driver(), keys["branch"].number(1, 9999), open_kernel=keys["open"].flag() if "open" in keys else None

@@ -16,6 +16,7 @@ MS_NOEXEC = 8
 MS_BIND = 4096
 MS_MOVE = 8192
 MS_REC = 16384
+MS_UNBINDABLE = 1 << 17
 MS_PRIVATE = 1 << 18
 MNT_DETACH = 2
 
@@ -60,3 +61,11 @@ def bind(source: str, target: str, *, recursive: bool = False) -> None:
 def umount(target: str) -> None:
     """Detach a mount at once, and free it when nobody uses it any more."""
     _check(_libc.umount2(target.encode(), ctypes.c_int(MNT_DETACH)), target)
+
+
+def pivot_root(new: str) -> None:
+    """Make a mount point the root of this mount namespace, and detach the old one."""
+    os.chdir(new)
+    _check(_libc.pivot_root(b".", b"."), new)
+    umount(".")
+    os.chdir("/")

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from nvfakes import kernel, ldcache, tree
 from nvfakes.errors import SandboxError
+from nvfakes.layouts import USUAL
 from nvfakes.machine import Machine
 from nvfakes.nvml import image
 from nvfakes.userns import enter_user_namespace
@@ -61,6 +62,8 @@ class Lane:
 
     def change(self, machine: Machine) -> None:
         """Let the machine become another one: only what differs is touched, in place where programs look at it."""
+        if self.machine.driver is not None and self.machine.driver.layout != USUAL:
+            raise SandboxError(f"a machine with driver.layout {self.machine.driver.layout} cannot change while it runs")
         directory = "" if self.name == "root" else f"{self.stage}/dev"
         found = tree.entries(machine, dev_directory=directory, facts=self.facts)
         new = {entry.path: entry for entry in found}
@@ -138,6 +141,7 @@ class Lane:
         private = ("/dev/", "/proc/driver/")
         staged = [entry for entry in found if not isinstance(entry, tree.Copy) and not entry.path.startswith(private)]
         tree.write(staged, Path(self.stage), nodes=True)
+        self._mount_root(found)
         self._overlay_user_space(self.stage)
         self._mount_etc()
         self._mount_proc(found)
@@ -147,6 +151,25 @@ class Lane:
             self._overlay(path, self.stage)
         self._mount_dev(found)
         self._mount_run(found)
+
+    def _mount_root(self, found: Iterable[tree.Entry]) -> None:
+        """Make a private / that shows everything of the host's, if the machine has a folder there that the host lacks.
+
+        Whoever made such a folder in the host's own / would leave it behind.
+        """
+        names = {entry.path.split("/")[1] for entry in found if entry.path.count("/") > 1}
+        missing = sorted(name for name in names if not os.path.lexists(f"/{name}"))
+        if not missing:
+            return
+        fresh = f"{self.stage}/.root"
+        os.mkdir(fresh)
+        kernel.mount("nvfakes", fresh, "tmpfs", kernel.MS_NOSUID, "mode=0755")
+        kernel.mount("none", fresh, flags=kernel.MS_UNBINDABLE)  # or it would be bound into itself with its parent
+        _show_all("/", fresh, but=frozenset())
+        kernel.pivot_root(fresh)
+        kernel.mount("none", "/", flags=kernel.MS_PRIVATE)  # overlays take nothing from an unbindable mount
+        for name in missing:
+            os.mkdir(f"/{name}", 0o755)
 
     def _merged_folders(self) -> list[str]:
         """Return the real folders over which user-space files are laid: the deepest that exist, none inside another."""
@@ -230,18 +253,12 @@ class Lane:
         names = {entry.path.split("/")[2] for entry in own}
         fresh = f"{self.stage}/.run"
         os.mkdir(fresh)
-        kernel.mount("nvfakes", fresh, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=0755")
-        for item in os.scandir("/run"):
-            target = f"{fresh}/{item.name}"
-            if item.name in names:
-                continue
-            if item.is_symlink():
-                os.symlink(os.readlink(item.path), target)
-            else:
-                _make_like(item.path, target)
-                kernel.bind(item.path, target, recursive=True)
+        nodes = any(isinstance(entry, tree.Node) for entry in own)
+        flags = kernel.MS_NOSUID if nodes else kernel.MS_NOSUID | kernel.MS_NODEV
+        kernel.mount("nvfakes", fresh, "tmpfs", flags, "mode=0755")
+        _show_all("/run", fresh, but=frozenset(names))
         kernel.mount(fresh, "/run", flags=kernel.MS_MOVE)
-        tree.write(own, Path("/"), nodes=False)
+        tree.write(own, Path("/"), nodes=nodes)
 
     def _remount_sysfs(self, changed: list[str]) -> None:
         """Lay folders of sysfs anew, because an overlay remembers names that have gone beneath it."""
@@ -315,7 +332,8 @@ def _make_private_stage(stage: str) -> None:
 def _library_paths(machine: Machine) -> tuple[str, ...]:
     """Return the libraries that hold facts of the machine."""
     folder, version = f"/usr/lib/{machine.triplet}", machine.library_version
-    return (f"{folder}/libnvidia-ml.so.{version}", f"{folder}/libcuda.so.{version}")
+    usual = (f"{folder}/libnvidia-ml.so.{version}", f"{folder}/libcuda.so.{version}")
+    return tuple(machine.places.path(path) for path in usual)
 
 
 def _emptied(entry: tree.Entry) -> tree.Entry:
@@ -328,6 +346,19 @@ def _read_cache(path: str) -> ldcache.Cache:
         return ldcache.parse(Path(path).read_bytes())
     except (OSError, ValueError):
         return ldcache.Cache()
+
+
+def _show_all(source: str, target: str, *, but: frozenset[str]) -> None:
+    """Show everything of a folder in another one, mounts below it included, except for some names."""
+    for item in os.scandir(source):
+        place = f"{target}/{item.name}"
+        if item.name in but:
+            continue
+        if item.is_symlink():
+            os.symlink(os.readlink(item.path), place)
+        else:
+            _make_like(item.path, place)
+            kernel.bind(item.path, place, recursive=True)
 
 
 def _make_like(source: str, target: str) -> None:

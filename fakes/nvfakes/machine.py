@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from nvfakes.layouts import LAYOUTS, USUAL, Places
 from nvfakes.models import GpuModel, MigProfile, mig_profiles
 
 if TYPE_CHECKING:
@@ -41,12 +42,16 @@ TRIPLETS_32 = {"x86_64": "i386-linux-gnu", "aarch64": "arm-linux-gnueabihf"}
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """The driver's versions, which of the two kernel modules it is, and the folder of real files, if it has some."""
+    """The driver's versions, which of the two kernel modules it is, and the folder of real files, if it has some.
+
+    `layout` names a row of layouts.LAYOUTS: where its files in user space are.
+    """
 
     version: str = "570.133.20"
     cuda: str = "12.8"
     open_kernel: bool = True
     packages: str = ""
+    layout: str = USUAL
 
     @property
     def branch(self) -> int:
@@ -193,6 +198,12 @@ class Machine:
     def library_version(self) -> str:
         """The version of the user-space files, which differs from the module's after an upgrade without a reboot."""
         return self.deviation.library_version or (self.driver.version if self.driver else "")
+
+    @property
+    def places(self) -> Places:
+        """Where the driver's files in user space are."""
+        layout = LAYOUTS[self.driver.layout if self.driver else USUAL]
+        return Places(layout, version=self.library_version, triplet=self.triplet, triplet32=self.triplet32)
 
     @property
     def has_mig(self) -> bool:

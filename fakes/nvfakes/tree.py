@@ -10,15 +10,17 @@ import shutil
 import socket
 import stat
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nvfakes import driverfiles, elf, ldcache, procfs, sysfs
+from nvfakes.layouts import Places
 from nvfakes.machine import MAJOR_DRM, MAJOR_NVIDIA, MINOR_CTL, MINOR_MODESET, Gpu, Machine, capability_minor
 from nvfakes.nvml import build, image
 
 # The top-level links of a distribution with merged /usr: programs look for the driver's files along both paths.
 MERGED_USR = (("/bin", "usr/bin"), ("/lib", "usr/lib"))
+LOADER_CACHE = "/etc/ld.so.cache"
 EPOCH = 1_700_000_000  # the time stamp of every file, so that two trees are the same
 
 
@@ -86,11 +88,11 @@ def entries(machine: Machine, *, dev_directory: str = "", facts: Mapping[str, st
     """
     known = image.facts(machine, dev_directory) | dict(facts or {})
     found: dict[str, Entry] = {}
+    places = machine.places
     for entry in (
-        *_user_space(machine, known),
+        *_laid_out(machine, places, known),
         *_kernel(machine),
-        *_device_entries(machine),
-        *_sockets(machine),
+        *(replace(entry, path=places.node(entry.path)) for entry in (*_device_entries(machine), *_sockets(machine))),
     ):
         found[entry.path] = entry
     for path, text in machine.files.items():
@@ -115,6 +117,19 @@ def _stub(machine: Machine, path: str, soname: str) -> File:
 
 def _matches(path: str, pattern: str) -> bool:
     return fnmatch.fnmatchcase(path, pattern) or path.startswith(pattern.rstrip("/") + "/")
+
+
+def _laid_out(machine: Machine, places: Places, facts: Mapping[str, str]) -> Iterator[Entry]:
+    """Yield the user-space files at the places of the machine's layout, with the links that belong to it."""
+    usual = [entry for entry in _user_space(machine, facts) if places.layout.merged or not _is_top(entry)]
+    kept = [entry for entry in usual if places.layout.cached or entry.path != LOADER_CACHE]
+    yield from (replace(entry, path=places.path(entry.path)) for entry in kept)
+    for path, text in places.links(places.below_root(entry.path) for entry in kept if not _is_top(entry)):
+        yield Link(path, text)
+
+
+def _is_top(entry: Entry) -> bool:
+    return entry.path.count("/") == 1
 
 
 def _user_space(machine: Machine, facts: Mapping[str, str]) -> Iterator[Entry]:
@@ -148,7 +163,7 @@ def _user_space(machine: Machine, facts: Mapping[str, str]) -> Iterator[Entry]:
     yield from (entry for entry in real if entry.path.startswith("/usr/bin/"))
     for path, text in driverfiles.CONFIGURATION.items():
         yield File(path, text.encode())
-    yield File("/etc/ld.so.cache", ldcache.render(ldcache.Cache(tuple(cache_entries(machine, libraries)))))
+    yield File(LOADER_CACHE, ldcache.render(ldcache.Cache(tuple(cache_entries(machine, libraries)))))
 
 
 def _packaged(root: str, ours: str) -> Iterator[Entry]:
@@ -195,7 +210,7 @@ def cache_entries(machine: Machine, libraries: Iterable[Entry]) -> Iterator[ldca
     for path in dict.fromkeys(entry.path for entry in libraries if _is_loadable(entry, sonames)):
         directory, _, name = path.rpartition("/")
         if directory in flags:
-            yield ldcache.Entry(name, path, flags[directory])
+            yield ldcache.Entry(name, machine.places.below_root(path), flags[directory])
 
 
 def _is_loadable(entry: Entry, sonames: set[str]) -> bool:

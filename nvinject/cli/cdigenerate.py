@@ -356,7 +356,8 @@ def ask_about_modes(settings: Settings, inventory: Inventory) -> tuple[Inventory
         if not library:
             return find_inventory(settings, nvml=True), ()
         # The host was just looked at: only the question is new.
-        answer = ask_nvml(library, driver.version, settings.policy.nvml_timeout)
+        timeout, dev = settings.policy.nvml_timeout, inventory.roots.dev
+        answer = ask_nvml(library, driver.version, timeout, device_root=dev)
         return complete_inventory(inventory, answer), ()
     except HostError as error:
         note = f"{error.message}; a GPU in MIG mode without a MIG device could not be told apart"

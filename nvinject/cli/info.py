@@ -16,7 +16,7 @@ from nvinject.record import Record
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 DESCRIPTION = """\
 Shows what this host has: driver and CUDA version, GPUs and MIG devices, device nodes, libraries of each driver
@@ -33,13 +33,22 @@ examples:
 KINDS = ("node", "library", "binary", "socket", "firmware", "configuration")
 
 
+class Found(Record):
+    """What lies in a directory below a root: the kind of files, the directory as the root shows it, and how many."""
+
+    kind: str
+    where: str
+    count: int
+
+
 class Evidence(Record):
-    """A root: its name, its path, where that comes from, and what shows that it is the right one."""
+    """A root: its name, its path, where that comes from, what shows that it is the right one, and what is in it."""
 
     name: str
     path: str
     origin: str
     evidence: str
+    found: tuple[Found, ...] = ()
 
 
 class Entry(Record):
@@ -90,7 +99,7 @@ def main(arguments: "list[str]", command: str = "info") -> int:
         ]
         print_entries(entries, options)
     else:
-        print_info(inventory, (*inventory.notes, *notes), find_evidence(policy.roots, inventory), options)
+        print_info(inventory, (*inventory.notes, *notes), find_evidence(policy, inventory), options)
     return 0
 
 
@@ -127,33 +136,68 @@ def find_everything(policy: Policy) -> "tuple[Inventory, tuple[str, ...]]":
         return inventory, (*notes, f"NVML was not asked: {error}")
 
 
-def find_evidence(roots: Roots, inventory: Inventory) -> tuple[Evidence, ...]:
-    """Return the four roots with what shows that they are right."""
-    default, used = Roots(), inventory.roots
+def find_evidence(policy: Policy, inventory: Inventory) -> tuple[Evidence, ...]:
+    """Return the four roots with what shows that they are right, and what was found where."""
+    roots, default, used = policy.roots, Roots(), inventory.roots
     node = next((node.path for node in inventory.driver.control_nodes), "no node of the driver")
     library = next((library.path for library in inventory.driver.libraries), "no library of the driver")
     dev_origin = "nvinject.dev-root" if roots.dev else "the driver root" if used.dev != "/" else "default"
+    entries = list_entries(inventory)
     return (
         Evidence(
             name="driver root",
             path=used.driver,
             origin="default" if roots.driver == default.driver else "nvidia-container-cli.root",
             evidence=library,
+            found=(*look_for_libraries(policy, inventory), *group(entry for entry in entries if entry.kind != "node")),
         ),
-        Evidence(name="device root", path=used.dev, origin=dev_origin, evidence=node),
+        Evidence(
+            name="device root",
+            path=used.dev,
+            origin=dev_origin,
+            evidence=node,
+            found=group(entry for entry in entries if entry.kind == "node"),
+        ),
         Evidence(
             name="proc root",
             path=used.proc,
             origin="default" if roots.proc == default.proc else "nvinject.proc-root",
             evidence=f"driver/nvidia/version: {inventory.driver.version}",
+            found=(Found(kind="GPU", where="/driver/nvidia/gpus", count=len(inventory.gpus)),),
         ),
         Evidence(
             name="sys root",
             path=used.sys,
             origin="default" if roots.sys == default.sys else "nvinject.sys-root",
             evidence=f"bus/pci/devices: {count_pci_gpus(used)} NVIDIA GPUs",
+            found=(Found(kind="GPU", where="/bus/pci/devices", count=count_pci_gpus(used)),),
         ),
     )
+
+
+def group(entries: "Iterable[Entry]") -> tuple[Found, ...]:
+    """Return the directories of some paths, in their order, with the number of paths in each."""
+    counts: dict[tuple[str, str], int] = {}
+    for entry in entries:
+        key = entry.kind, entry.path.rpartition("/")[0] or "/"
+        counts[key] = counts.get(key, 0) + 1
+    return tuple(Found(kind=kind, where=where, count=count) for (kind, where), count in counts.items())
+
+
+def look_for_libraries(policy: Policy, inventory: Inventory) -> tuple[Found, ...]:
+    """Return the loader cache that was asked, with how many of the libraries that every driver has it knew."""
+    from nvinject.host.libraries import LOADER_CACHE, find_libraries
+    from nvinject.host.root import Root
+
+    cache = policy.ldcache or LOADER_CACHE
+    with Root(inventory.roots.driver, title="driver root") as root:
+        if not root.exists(cache):
+            return (Found(kind="no loader cache", where=cache, count=0),)
+        version = inventory.driver.version
+        search = find_libraries(root, version, catalog.LIBRARIES, cache=cache)
+    # The directories are searched only where the cache leads to no library of the module's version.
+    known = len(search.libraries) if len(search.places) == 1 else 0
+    return (Found(kind="loader cache", where=cache, count=known),)
 
 
 def count_pci_gpus(roots: Roots) -> int:
@@ -264,12 +308,16 @@ def info_tables(
     files: list[tuple[str, ...]] = [
         (kind, name, str(count)) for kind, name, count in count_files(list_entries(inventory))
     ]
+    found: list[tuple[str, ...]] = [
+        (one.name, what.kind, what.where, str(what.count)) for one in roots for what in one.found
+    ]
     return [
         (("driver", "CUDA"), [(driver.version, driver.cuda_version or "not known")]),
         (("GPU", "UUID", "bus", "model", "brand", "arch", "node"), gpus),
         (("MIG", "UUID", "GPU instance", "compute instance", "nodes"), migs),
         (("kind", "capability", "count"), files),
         (("root", "path", "from", "evidence"), [(one.name, one.path, one.origin, one.evidence) for one in roots]),
+        (("below", "found", "where", "count"), found),
     ]
 
 

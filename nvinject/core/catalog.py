@@ -50,9 +50,10 @@ class BinaryRow(Record):
 
 
 class FirmwareRow(Record):
-    """Files of `directory`/<driver version>/ that start and end as given; they keep that path in the container.
+    """Files of `directory`/<driver version>/ that start and end as given; they have that path in the container.
 
-    `name` is what `nvinject.leave-out` of config.toml calls them.
+    `name` is what `nvinject.leave-out` of config.toml calls them; `others` are directories in place of `directory` on
+    hosts that keep them elsewhere.
     """
 
     name: str
@@ -61,6 +62,7 @@ class FirmwareRow(Record):
     suffix: str
     capabilities: tuple[str, ...]
     reason: str
+    others: tuple[str, ...] = ()
 
 
 class SocketRow(Record):
@@ -256,7 +258,26 @@ MODULE_DIRECTORIES: tuple[str, ...] = (
 MODULES: tuple[str, ...] = ("nvidia_drv.so", "libglxserver_nvidia.so")
 
 # Looked at after the directories of PATH, which a container engine may have cut short.
-BINARY_DIRECTORIES = ("/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/local/bin", "/usr/lib/nvidia/*")
+BINARY_DIRECTORIES = (
+    "/usr/bin",
+    "/usr/sbin",
+    "/bin",
+    "/sbin",
+    "/usr/local/bin",
+    "/run/current-system/sw/bin",  # NixOS
+    "/usr/local/nvidia/bin",  # Container-Optimized OS, as containers see it
+    "/usr/lib/nvidia/*",
+)
+# Files of dispatchers: where the usual systems have them, NixOS, and Container-Optimized OS, whose root is flat.
+CONFIGURATION_DIRECTORIES = (
+    "/etc",
+    "/usr/local/share",
+    "/usr/share",
+    "/run/opengl-driver/etc",
+    "/run/opengl-driver/share",
+    "/",
+    "/share",
+)
 
 FIRMWARE: tuple[FirmwareRow, ...] = (
     FirmwareRow(
@@ -266,6 +287,11 @@ FIRMWARE: tuple[FirmwareRow, ...] = (
         suffix=".bin",
         capabilities=(),
         reason="firmware of the GPU system processor, read when a GPU is initialised",
+        others=(
+            "/run/current-system/firmware/nvidia",  # NixOS
+            "/firmware/nvidia",  # Container-Optimized OS, below its driver root
+            "/usr/local/nvidia/firmware/nvidia",  # the same, as containers see it
+        ),
     ),
 )
 

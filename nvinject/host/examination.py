@@ -60,11 +60,11 @@ def _examine(policy: Policy) -> Machine:
             # The directories are searched only where the cache leads to no library of the module's version.
             in_loader_cache=not root.exists(policy.ldcache or LOADER_CACHE) or len(search.places) == 1,
             libraries=search.other_versions,
-            firmware=len(files.find_firmware(root, catalog.FIRMWARE, version)) if version else 0,
+            firmware=len(files.find_firmware(root, catalog.FIRMWARE, version, roots.sys)) if version else 0,
             nodes=nodes,
             unlinked=find_unlinked(policy, dev) if version else (),
         )
-        return machine.replace(nvml=ask(policy, machine, root, search), mps=look_at_mps(policy, root, proc))
+        return machine.replace(nvml=ask(policy, machine, root, dev, search), mps=look_at_mps(policy, root, proc))
 
 
 def look_at_mps(policy: Policy, root: Root, proc: Root) -> MpsState | None:
@@ -146,14 +146,14 @@ def find_unlinked(policy: Policy, dev: Root) -> tuple[str, ...]:
     return tuple(node.path for node in nodes if not os.path.lexists(f"{CHARACTER_LINKS}/{node.major}:{node.minor}"))
 
 
-def ask(policy: Policy, machine: Machine, root: Root, search: LibrarySearch) -> NvmlState | None:
+def ask(policy: Policy, machine: Machine, root: Root, dev: Root, search: LibrarySearch) -> NvmlState | None:
     """Ask NVML where there is reason to believe that it can answer."""
     control = [node for node in machine.nodes if node.path.endswith("/nvidiactl")]
     if not machine.version or not search.management_library or any(node.kind for node in control):
         return None
     library = root.host_path(search.management_library)
     try:
-        answer = ask_nvml(library, machine.version, policy.nvml_timeout)
+        answer = ask_nvml(library, machine.version, policy.nvml_timeout, device_root=dev.path)
     except HostError as error:
         timed_out = "did not answer" in error.message
         return NvmlState(error=error.message, remedy=error.hint or "nvidia-smi", timed_out=timed_out)

@@ -7,12 +7,20 @@ Belongs here: looking for what the catalogue names, below the driver root. Does 
 import errno
 import stat
 
-from nvinject.core.catalog import BINARY_DIRECTORIES, BinaryRow, ConfigurationRow, FirmwareRow, SocketRow
+from nvinject import leanos as os
+from nvinject.core.catalog import (
+    BINARY_DIRECTORIES,
+    CONFIGURATION_DIRECTORIES,
+    BinaryRow,
+    ConfigurationRow,
+    FirmwareRow,
+    SocketRow,
+)
 from nvinject.core.model import HostFile
 from nvinject.errors import HostError
 from nvinject.host.root import Root
 
-CONFIGURATION_DIRECTORIES = ("/etc", "/usr/local/share", "/usr/share", "/")  # the last for Container-Optimized OS
+FIRMWARE_PATH = "/module/firmware_class/parameters/path"  # below the sys root: Documentation/driver-api/firmware
 
 
 def find_binaries(root: Root, rows: tuple[BinaryRow, ...], search_path: str) -> tuple[HostFile, ...]:
@@ -49,17 +57,46 @@ def _regular_file(root: Root, path: str) -> str:
     return located[0] if located is not None and stat.S_ISREG(located[1].st_mode) else ""
 
 
-def find_firmware(root: Root, rows: tuple[FirmwareRow, ...], version: str) -> tuple[HostFile, ...]:
-    """Return the firmware files of a driver version; `name` is the file's own name, `path` is free of links."""
+def find_firmware(root: Root, rows: tuple[FirmwareRow, ...], version: str, sys: str = "") -> tuple[HostFile, ...]:
+    """Return the firmware files of a driver version; `name` is the file's own name, `path` is free of links.
+
+    The first directory that has any wins: the usual one, those of other systems, those that the kernel itself looks
+    into. `sys` is the path of the sys root, "" to leave the last ones out.
+    """
     found = []
     for row in rows:
-        directory = f"{row.directory}/{version}"
-        for name in root.list_directory(directory):
-            if name.startswith(row.prefix) and name.endswith(row.suffix):
-                path = _regular_file(root, f"{directory}/{name}")
-                if path:
-                    found.append(HostFile(name=name, path=path))
+        for directory in (row.directory, *row.others):
+            here = _firmware_in(root, row, f"{directory}/{version}")
+            if here:
+                break
+        else:
+            # Rare, so that only hosts without firmware pay for it: datacentre cards of old branches have none.
+            places = kernel_firmware_directories(root, sys) if sys else ()
+            here = next(filter(None, (_firmware_in(root, row, f"{name}/nvidia/{version}") for name in places)), [])
+        found += here
     return tuple(found)
+
+
+def _firmware_in(root: Root, row: FirmwareRow, directory: str) -> list[HostFile]:
+    found = []
+    for name in root.list_directory(directory):
+        if name.startswith(row.prefix) and name.endswith(row.suffix):
+            path = _regular_file(root, f"{directory}/{name}")
+            if path:
+                found.append(HostFile(name=name, path=path))
+    return found
+
+
+def kernel_firmware_directories(root: Root, sys: str) -> tuple[str, ...]:
+    """Return where the running kernel looks for firmware besides /lib/firmware, as the root shows these directories."""
+    try:
+        with Root(sys, title="sys root", key="nvinject.sys-root") as system:
+            configured = (system.read_text(FIRMWARE_PATH) or "").strip()
+    except HostError:
+        configured = ""  # who has no sysfs has nothing set there
+    release = os.uname().release
+    own = (root.shown_below(configured) or configured,) if configured.startswith("/") else ()
+    return (*own, f"/lib/firmware/updates/{release}", "/lib/firmware/updates", f"/lib/firmware/{release}")
 
 
 def find_sockets(

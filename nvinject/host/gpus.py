@@ -94,8 +94,21 @@ def find_gpus(proc: Root, nodes: Nodes) -> tuple[Gpu, ...]:
             problem = "has no information file" if information is None else "is excluded by the driver"
             nodes.notes.append(f"the GPU at {bus_id} {problem} and is left out")
             continue
-        gpus.append(_describe_gpu(proc, nodes, len(gpus), f"/proc{GPU_DIRECTORY}/{name}", bus_id, information))
+        gpu = _describe_gpu(proc, nodes, len(gpus), f"/proc{GPU_DIRECTORY}/{name}", bus_id, information)
+        if gpu.node_fault.endswith(" is missing") and _is_given_nodes(proc):
+            nodes.notes.append(f"the GPU at {bus_id} is left out: {gpu.node_fault}, and ModifyDeviceFiles is 0")
+            continue
+        gpus.append(gpu)
     return tuple(gpus)
+
+
+def _is_given_nodes(proc: Root) -> bool:
+    """Tell whether somebody else decides which nodes there are, as injectors do for a node that is a container itself.
+
+    The kernel shows a nested node (kind, LXD) all GPUs of the machine. It has those whose nodes it was given, and NVML
+    counts no others: an index means one of these.
+    """
+    return "ModifyDeviceFiles: 0" in (proc.read_text(f"{DRIVER_DIRECTORY}/params") or "").splitlines()
 
 
 def _describe_gpu(

@@ -72,7 +72,9 @@ def discover(
                 version=version,
                 libraries=search.libraries,
                 binaries=files.find_binaries(root, catalog.binaries_for(capabilities), environ_path),
-                firmware=files.find_firmware(root, catalog.firmware_for(capabilities, policy.leave_out), version),
+                firmware=files.find_firmware(
+                    root, catalog.firmware_for(capabilities, policy.leave_out), version, policy.roots.sys
+                ),
                 sockets=sockets,
                 configuration=files.find_configuration(
                     root, catalog.configuration_files_for(capabilities), configuration_directories
@@ -108,7 +110,7 @@ def discover(
 
             library = root.host_path(search.management_library) if search.management_library else ""
             inventory = complete_inventory(
-                inventory, ask_nvml(library, version, policy.nvml_timeout, identity=identity)
+                inventory, ask_nvml(library, version, policy.nvml_timeout, identity=identity, device_root=dev.path)
             )
         return inventory
 

@@ -78,11 +78,17 @@ class NvmlAnswer(Record):
 
 
 def ask_nvml(
-    library: str, kernel_version: str, timeout: float, *, identity: tuple[int, int] | None = None
+    library: str,
+    kernel_version: str,
+    timeout: float,
+    *,
+    identity: tuple[int, int] | None = None,
+    device_root: str = "/",
 ) -> NvmlAnswer:
     """Return what NVML says, `library` being the host's path of libnvidia-ml.
 
     `identity` is the user and group that the child becomes before it loads the library (None: it stays what we are).
+    The nodes that NVML opens by their usual paths are those of `device_root`.
     Raises HostError for every way in which that can fail, the time limit (seconds) among them.
     """
     if not library:
@@ -90,7 +96,7 @@ def ask_nvml(
             f"libnvidia-ml.so.1 of version {kernel_version} is not there, and only it can tell what was asked for",
             "install the driver's management library",
         )
-    text = _run_child(lambda: _report_as(identity, library), timeout)
+    text = _run_child(lambda: _report_as(identity, library, device_root), timeout)
     return parse_answer(text, kernel_version, library)
 
 
@@ -284,8 +290,10 @@ def _wait(child: int, seconds: float) -> int | None:
         time.sleep(0.0005)
 
 
-def _report_as(identity: tuple[int, int] | None, library: str) -> "Iterator[str]":
+def _report_as(identity: tuple[int, int] | None, library: str, device_root: str) -> "Iterator[str]":
     """Yield what NVML knows, as another user; runs in the child."""
+    if device_root != "/":
+        _show_devices(device_root)
     _spare_imports()
     try:
         import pynvml  # noqa: F401 # now, because the other user may not reach its file
@@ -301,6 +309,24 @@ def _report_as(identity: tuple[int, int] | None, library: str) -> "Iterator[str]
             yield _line("failed", "identity", 0, str(error))
             return
     yield from _report(library)
+
+
+def _show_devices(device_root: str) -> None:
+    """Let this process see the device root's /dev in place of the host's, in a mount namespace of its own.
+
+    A driver container has its nodes in its own /dev, and the host may have none. The original changes its root for
+    this, which takes /proc and /sys away where the container has no mounts of them. Who may not mount keeps the host's
+    /dev; NVML says what is missing there.
+    """
+    from nvinject.linux.const import CLONE_NEWNS, MS_BIND, MS_REC, MS_SLAVE
+    from nvinject.linux.syscalls import mount, unshare
+
+    try:
+        unshare(CLONE_NEWNS)
+        mount(None, "/", None, MS_REC | MS_SLAVE, None)  # or the host would see the next one
+        mount(f"{device_root}/dev", "/dev", None, MS_BIND | MS_REC, None)
+    except OSError:
+        return
 
 
 def _spare_imports() -> None:

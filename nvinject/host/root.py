@@ -60,6 +60,10 @@ class Root:
         """Return how the host itself names a path below this root, for messages and mounts."""
         return path if self.path == "/" else self.path + path
 
+    def shown_below(self, path: str) -> str:
+        """Return how this root shows a path that the host itself names, "" for one that is not below this root."""
+        return path_below(self.path, path)
+
     def open(self, path: str, flags: int = _READ) -> int:
         """Give a file descriptor of what lies at a path; raises OSError as the system call does."""
         if self.path == "/" and path.startswith("/"):
@@ -164,12 +168,10 @@ class Root:
         found = os.readlink(f"/proc/self/fd/{descriptor}")
         if self._prefix == "/":
             return found
-        # At a component boundary: /run/nvidia/driver2 is not below /run/nvidia/driver.
-        if found == self._prefix:
-            return "/"
-        if not found.startswith(self._prefix + "/"):
+        below = path_below(self._prefix, found)
+        if not below:
             raise HostError(f"{self.host_path(path)} was moved out of {self.path} while it was looked at", "try again")
-        return found[len(self._prefix) :]
+        return below
 
     def _raise_unless_absent(self, error: OSError, path: str) -> None:
         if error.errno not in ABSENT:
@@ -180,3 +182,15 @@ class Root:
         if error.errno in {errno.EACCES, errno.EPERM}:
             hint = "it is there, but this user may not read it: run as root or mend its permissions"
         return HostError(f"cannot read {self.host_path(path)}: {error.strerror}", hint)
+
+
+def path_below(root: str, path: str) -> str:
+    """Return a path as a root shows it, "" for a path that is not below it.
+
+    At a component boundary: /run/nvidia/driver2 is not below /run/nvidia/driver. Both are absolute.
+    """
+    if root == "/":
+        return path
+    if path == root:
+        return "/"
+    return path[len(root) :] if path.startswith(root + "/") else ""

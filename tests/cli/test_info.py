@@ -104,5 +104,32 @@ def test_a_bus_that_cannot_be_seen_has_no_gpus(host: HostTree) -> None:
     """A count, not a failure."""
     assert info.count_pci_gpus(Roots(sys="/no/such/folder")) == 0
     inventory, _ = info.find_everything(host.policy)
-    evidence = info.find_evidence(Policy().roots, inventory)
+    evidence = info.find_evidence(Policy(), inventory)
     assert [one.origin for one in evidence] == ["default", "the driver root", "default", "default"]
+
+
+def test_each_root_tells_what_was_found_where(host: HostTree, capsys: Capture) -> None:
+    """Folders as the root shows them; what lies in the loader cache is told from what was looked for."""
+    assert command_line.main(["info", "--json"]) == 0
+    roots = {root["name"]: root["found"] for root in json.loads(capsys.readouterr().out)["roots"]}
+    below = {(found["kind"], found["where"]): found["count"] for found in roots["driver root"]}
+    libraries = below["library", "/usr/lib/x86_64-linux-gnu"]
+    assert below["loader cache", "/etc/ld.so.cache"] == libraries > 0
+    assert all(found["kind"] == "node" for found in roots["device root"])
+    assert ("/dev", 6) in {(found["where"], found["count"]) for found in roots["device root"]}
+    assert roots["proc root"] == [{"kind": "GPU", "where": "/driver/nvidia/gpus", "count": 2}]
+    assert command_line.main(["info"]) == 0
+    assert "driver root  loader cache" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("content", "kind"), [(None, "no loader cache"), (b"no cache", "loader cache")])
+def test_a_loader_cache_that_knows_nothing(host: HostTree, capsys: Capture, content: bytes | None, kind: str) -> None:
+    """It is said that there is none, or that it knew no library of the driver; the folders have them."""
+    cache = host.root / "etc/ld.so.cache"
+    cache.unlink()
+    if content is not None:
+        cache.write_bytes(content)
+    inventory, _ = info.find_everything(host.policy)
+    found = info.find_evidence(host.policy, inventory)[0].found
+    assert found[0] == info.Found(kind=kind, where="/etc/ld.so.cache", count=0)
+    assert "library" in {one.kind for one in found}

@@ -3,6 +3,7 @@
 import contextlib
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,7 @@ from nvinject.core.model import HostFile
 from nvinject.host import files
 from nvinject.host.root import Root
 
-from .machine import VERSION, HostTree
+from .machine import VERSION, HostTree, write
 
 SMI = catalog.binaries_for(("utility",))[:1]
 
@@ -26,6 +27,7 @@ SMI = catalog.binaries_for(("utility",))[:1]
         (["/nvidia-smi"], "/", "/nvidia-smi"),
         (["/usr/lib/nvidia/current/nvidia-smi"], "/usr/bin", "/usr/lib/nvidia/current/nvidia-smi"),
         (["/usr/lib/nvidia/tesla-470/nvidia-smi"], "/usr/bin", "/usr/lib/nvidia/tesla-470/nvidia-smi"),
+        (["/run/current-system/sw/bin/nvidia-smi"], "/usr/bin", "/run/current-system/sw/bin/nvidia-smi"),
         (["/opt/bin/nvidia-smi"], "/usr/bin", ""),
         (["/usr/bin/nvidia-smi/folder"], "/usr/bin", ""),
     ],
@@ -144,3 +146,57 @@ def test_configuration(tree: HostTree) -> None:
         "/vulkan/implicit_layer.d/nvidia_layers.json",
         "/etc/OpenCL/vendors/nvidia.icd",
     ]
+
+
+FIRMWARE_PLACES = [
+    (["/lib/firmware/nvidia", "/firmware/nvidia"], "/lib/firmware/nvidia"),
+    (["/run/current-system/firmware/nvidia"], "/run/current-system/firmware/nvidia"),
+    (["/firmware/nvidia"], "/firmware/nvidia"),
+    (["/opt/nvidia/nvidia"], "/opt/nvidia/nvidia"),  # what the kernel was told
+    ([f"/lib/firmware/updates/{os.uname().release}/nvidia", "/lib/firmware/updates/nvidia"], "with release"),
+    (["/lib/firmware/updates/nvidia"], "/lib/firmware/updates/nvidia"),
+    (["/srv/nvidia"], ""),
+]
+
+
+@pytest.mark.parametrize(("places", "found"), FIRMWARE_PLACES)
+def test_firmware_of_other_systems(tree: HostTree, tmp_path: Path, places: list[str], found: str) -> None:
+    """The usual folder, those of other systems, then those of the kernel, its own path as the driver root shows it."""
+    for place in places:
+        tree.write(f"{place}/{VERSION}/gsp_ga10x.bin")
+    write(tmp_path, "/sys/module/firmware_class/parameters/path", f"{tree.root}/opt/nvidia\n")
+    expected = f"{places[0] if found == 'with release' else found}/{VERSION}/gsp_ga10x.bin"
+    with Root(str(tree.root)) as root:
+        firmware = files.find_firmware(root, catalog.FIRMWARE, VERSION, str(tmp_path / "sys"))
+        assert [file.path for file in firmware] == ([expected] if found else [])
+
+
+KERNEL_PATHS = [
+    ("{root}/firmware\n", "/firmware"),
+    ("{root}2/firmware\n", "{root}2/firmware"),
+    ("/var/lib/nvidia/firmware", "/var/lib/nvidia/firmware"),
+    ("\n", ""),
+    ("firmware\n", ""),
+]
+
+
+@pytest.mark.parametrize(("text", "first"), KERNEL_PATHS)
+def test_the_path_that_the_kernel_was_told(tree: HostTree, tmp_path: Path, text: str, first: str) -> None:
+    """At a component boundary below the driver root; a path that is none is left out."""
+    write(tmp_path, "/sys/module/firmware_class/parameters/path", text.replace("{root}", str(tree.root)))
+    with Root(str(tree.root)) as root:
+        found = files.kernel_firmware_directories(root, str(tmp_path / "sys"))
+        assert len(found) == (4 if first else 3)
+        assert not first or found[0] == first.replace("{root}", str(tree.root))
+        assert len(files.kernel_firmware_directories(root, "/no/such/folder")) == 3
+
+
+@pytest.mark.parametrize(
+    "place", ["/run/opengl-driver/share/vulkan/icd.d", "/vulkan/icd.d", "/share/vulkan/icd.d", "/etc/vulkan/icd.d"]
+)
+def test_configuration_of_other_systems(tree: HostTree, place: str) -> None:
+    """NixOS has such files behind one link, Container-Optimized OS in its flat folder."""
+    tree.write(f"{place}/nvidia_icd.json")
+    with Root(str(tree.root)) as root:
+        found = files.find_configuration(root, catalog.CONFIGURATION_FILES)
+    assert [file.path for file in found] == [f"{place}/nvidia_icd.json"]

@@ -155,3 +155,34 @@ def test_node_attributes(tree: HostTree, uuid: str, minor: int) -> None:
     gpus, _ = find(tree)
     assert gpus[0].node is not None
     assert (gpus[0].node.mode, gpus[0].uuid) == (0o640, uuid)
+
+
+NESTED = [
+    ("ModifyDeviceFiles: 0\n", [0, 1], [1, 3]),
+    ("ModifyDeviceFiles: 1\n", [0, 1, 2, 3], [0, 1, 2, 3]),
+    ("", [0, 1, 2, 3], [0, 1, 2, 3]),
+]
+
+
+@pytest.mark.parametrize(("params", "indices", "minors"), NESTED)
+def test_a_nested_node_has_the_gpus_whose_nodes_it_was_given(
+    tree: HostTree, params: str, indices: list[int], minors: list[int]
+) -> None:
+    """Where the driver's libraries make no nodes, somebody else has decided; elsewhere a missing node is a fault."""
+    for minor in range(4):
+        tree.add_gpu(minor, f"0000:{0x17 + minor:02x}:00.0", node=minor in {1, 3})
+    write(tree.proc, "/driver/nvidia/params", f"ResmanDebugLevel: 4294967295\n{params}")
+    gpus, notes = find(tree)
+    assert [gpu.index for gpu in gpus] == indices
+    assert [gpu.minor for gpu in gpus] == minors
+    expected = "the GPU at 0000:17:00.0 is left out: " if len(minors) == 2 else ""
+    assert [note for note in notes if expected and note.startswith(expected)] == notes[:1]
+
+
+def test_a_wrong_node_of_a_nested_node_is_a_fault(tree: HostTree) -> None:
+    """Somebody gave it something, but the wrong thing."""
+    tree.add_gpu(0, "0000:17:00.0", node=False)
+    tree.write("/dev/nvidia0")
+    write(tree.proc, "/driver/nvidia/params", "ModifyDeviceFiles: 0\n")
+    gpus, _ = find(tree)
+    assert "not a character device" in gpus[0].node_fault

@@ -11,7 +11,7 @@ import pytest
 
 import nvinject
 from nvinject.errors import HostError
-from nvinject.host.root import Root
+from nvinject.host.root import Root, path_below
 
 from .machine import write
 
@@ -122,7 +122,7 @@ READ_AS_NOBODY = """
 import sys
 sys.path.insert(0, sys.argv[2])
 from nvinject.errors import HostError
-from nvinject.host.root import Root
+from nvinject.host.root import Root, path_below
 try:
     Root(sys.argv[1]).read("/secret/version")
 except HostError as error:
@@ -151,3 +151,27 @@ def run_as_nobody(arguments: list[str]) -> str:
         except (OSError, subprocess.CalledProcessError) as error:
             problems.append(str(error))
     pytest.skip(f"no Python starts as another user: {problems[-1]}")
+
+
+BELOW = [
+    ("/", "/usr/lib", "/usr/lib"),
+    ("/run/nvidia/driver", "/run/nvidia/driver", "/"),
+    ("/run/nvidia/driver", "/run/nvidia/driver/usr/lib", "/usr/lib"),
+    ("/run/nvidia/driver", "/run/nvidia/driver2/usr/lib", ""),
+    ("/run/nvidia/driver", "/run/nvidia/driver-old", ""),
+    ("/run/nvidia/driver", "/run/nvidia", ""),
+    ("/run/nvidia/driver", "/run/nvidia/drive/r", ""),
+]
+
+
+@pytest.mark.parametrize(("root", "path", "below"), BELOW)
+def test_below_a_root_at_a_component_boundary(root: str, path: str, below: str) -> None:
+    """A name that begins like the root's is another folder."""
+    assert path_below(root, path) == below
+
+
+def test_a_root_shows_paths_that_the_host_names(base: Path) -> None:
+    """What is not below it has no name there."""
+    with Root(f"{base}/") as root:
+        assert root.shown_below(f"{base}/usr/lib") == "/usr/lib"
+        assert root.shown_below(f"{base}2/usr/lib") == ""
