@@ -33,7 +33,8 @@ $PYTHON -m nvinject install --prefix "$T/usr" --links >/dev/null 2>&1
 # Debian's docker keeps its files in /var/lib and /run; the rest is what machines without a network bridge need.
 RESTART_DOCKER = """\
 dockerd --host "unix://$T/s" --pidfile "$T/pid" --data-root "$T/data" --exec-root "$T/exec" \\
-    --iptables=false --bridge=none --exec-opt native.cgroupdriver=cgroupfs --cgroup-parent=/nvinject-guide >"$T/log" 2>&1 &
+    --iptables=false --bridge=none --exec-opt native.cgroupdriver=cgroupfs --cgroup-parent=/nvinject-guide \\
+    >"$T/log" 2>&1 &
 export DOCKER_HOST="unix://$T/s" DOCKER_CONFIG="$T"
 for _ in $(seq 120); do docker version >/dev/null 2>&1 && break; sleep 0.5; done
 docker import "$T/image.tar" ubuntu >/dev/null || { tail "$T/log" >&2; exit 1; }
