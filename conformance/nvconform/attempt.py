@@ -186,7 +186,8 @@ class Attempt:
         """Turn the expectation into what the implementation's adapter says that it does instead."""
         conditions = {self.setup.lane, *(["read-only"] if self.case.container.readonly else [])}
         for difference in self.setup.implementation.get("differences", []):
-            if conditions & set(difference.get("when", conditions)):
+            runtimes = difference.get("runtimes", [self.setup.runtime.name])
+            if conditions & set(difference.get("when", conditions)) and self.setup.runtime.name in runtimes:
                 self._apply_difference(difference["path"], difference.get("becomes", ""))
 
     def _apply_difference(self, path: str, becomes: str) -> None:

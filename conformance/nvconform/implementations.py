@@ -4,12 +4,14 @@ Belongs here: their shape and where they are found. Does not belong here: callin
 for runtimes, devicespec.py for CDI). `{python}`, `{prefix}` (a directory of the run), `{root}` (the machine's root),
 `{stage}` (the hook's stage) and `{runtime}` (the low-level runtime) are filled in. `differences` says what a container
 sees otherwise than the cases expect, each with its reason: mounts at or below a path (`nodes`: those of device nodes)
-look otherwise or are missing, in some lanes or some containers. `skips` are cases that are not about such an injector,
-by id. `requires` are programs without which it cannot be judged. `features` is what it claims (all without the key).
-`deviations` are cases that it is known to fail by design, pattern of ids -> reason; `original` says that the cases'
-`differs` is about it. For CDI, `generate` writes a spec into `{specs}` by the settings in `{config}`, `command` applies
-it to `{bundle}`; `more` are variables that ask for devices of other kinds, which have specs of their own; `expects` is
-what every spec brings, `additions` are paths that it may bring beyond a case; `skips` may be patterns of ids.
+look otherwise or are missing, in some lanes or some containers (`when`), with some runtimes. `skips` are cases that are
+not about such an injector, by id. `requires` are programs without which it cannot be judged. `features` is what it
+claims (all without the key). `deviations` are cases that it is known to fail by design, pattern of ids -> reason;
+`original` says that the cases' `differs` is about it. For CDI, `generate` writes a spec into `{specs}` by the settings
+in `{config}`, `command` applies it to `{bundle}`; `more` are variables that ask for devices of other kinds, which have
+specs of their own; `expects` is what every spec brings, `additions` are paths that it may bring beyond a case; `skips`
+may be patterns of ids. `by-kind` names what every injector of its kind makes otherwise, which the code of the kind
+expects (shim.py, devicespec.py). agreement.py makes a table of them all.
 """
 
 import fnmatch
@@ -43,14 +45,24 @@ _SHAPE = record(
         "generate": list_of(text),
         "more": mapping_of(record({"mode": text, "kind": text}, ("mode", "kind"))),
         "expects": record({"capabilities": list_of(text), "environment": list_of(text)}),
-        "additions": list_of(record({"paths": list_of(text), "because": text}, ("paths", "because"))),
+        "additions": list_of(
+            record({"what": text, "paths": list_of(text), "because": text}, ("what", "paths", "because"))
+        ),
+        "by-kind": list_of(record({"what": text, "where": text, "because": text}, ("what", "where", "because"))),
         "kind": choice(*KINDS),
         "environment": mapping_of(text),
         "configuration": mapping_of(mapping_of(list_of(text))),
         "differences": list_of(
             record(
-                {"path": text, "becomes": text, "when": list_of(choice(*CONDITIONS)), "because": text},
-                ("path", "because"),
+                {
+                    "what": text,
+                    "path": text,
+                    "becomes": text,
+                    "when": list_of(choice(*CONDITIONS)),
+                    "runtimes": list_of(text),
+                    "because": text,
+                },
+                ("what", "path", "because"),
             )
         ),
         "skips": mapping_of(text),

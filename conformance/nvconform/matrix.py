@@ -11,6 +11,7 @@ from itertools import product
 from typing import Any
 
 from nvconform.case import Case
+from nvconform.guest import Guest
 from nvconform.implementations import Implementation
 from nvconform.session import Session, SessionError
 
@@ -53,9 +54,10 @@ def run(
     groups: Iterable[Group], sets: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]
 ) -> list[dict[str, Any]]:
     """Run all groups and return the results in their order; `tell` hears of each result as it comes."""
+    guest = Guest()
 
     def run_group(group: Group) -> list[dict[str, Any]]:
-        session = Session(group.implementation, sets, group.runtime, group.cgroup)
+        session = Session(group.implementation, sets, group.runtime, group.cgroup, guest)
         results = []
         try:
             for case in group.cases:
@@ -65,8 +67,11 @@ def run(
             session.close()
         return results
 
-    with ThreadPoolExecutor(max_workers=MACHINES_AT_A_TIME) as pool:
-        return [result for part in pool.map(run_group, groups) for result in part]
+    try:
+        with ThreadPoolExecutor(max_workers=MACHINES_AT_A_TIME) as pool:
+            return [result for part in pool.map(run_group, groups) for result in part]
+    finally:
+        guest.close()
 
 
 def _run_one(session: Session, case: Case, lane: str) -> dict[str, Any]:

@@ -280,12 +280,19 @@ def _may_open(path: Path) -> bool:
 def children_of(pid: int) -> list[str]:
     """Return `pid command` of the living children of a process."""
     result = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            fields = read(entry / "stat").rpartition(")")[2].split()
-            if len(fields) > 1 and fields[1] == str(pid) and fields[0] != "Z":
-                result.append(f"{entry.name} {read(entry / 'cmdline').replace(chr(0), ' ').strip()}")
+    for name in _child_numbers(pid):
+        fields = read(Path("/proc", name, "stat")).rpartition(")")[2].split()
+        if len(fields) > 1 and fields[1] == str(pid) and fields[0] != "Z":
+            result.append(f"{name} {read(Path('/proc', name, 'cmdline')).replace(chr(0), ' ').strip()}")
     return result
+
+
+def _child_numbers(pid: int) -> list[str]:
+    """Return candidates: the kernel's list where it keeps one (CONFIG_PROC_CHILDREN), else every process."""
+    lists = list(Path(f"/proc/{pid}/task").glob("*/children"))
+    if lists:
+        return " ".join(read(path) for path in lists).split()
+    return [name for name in os.listdir("/proc") if name.isdigit()]
 
 
 def own_mounts() -> list[str]:

@@ -1,12 +1,11 @@
 """A session: the machines that are up, the workers in them, and sending cases there.
 
 Belongs here: starting `nvfakes run MACHINE -- worker` once for each machine and lane, finding an ordinary user and an
-interpreter that this user can start, time limits. Does not belong here: running a case (worker.py) or counting results
-(report.py).
+interpreter that this user can start, time limits. Does not belong here: that user's files (guest.py), running a case
+(worker.py), counting results (report.py).
 """
 
 import contextlib
-import importlib.util
 import json
 import os
 import selectors
@@ -23,13 +22,12 @@ from typing import IO, Any
 
 from nvconform.case import Case
 from nvconform.casefile import machine_file
+from nvconform.guest import ORDINARY_USER, Guest
 from nvconform.implementations import Implementation
+from nvconform.runtimes import HYBRID_TREE
 
 START_SECONDS = 120.0
 CASE_SECONDS = 120.0
-# Any number that no account uses: the ordinary user of the rootless lane when root runs the suite.
-ORDINARY_USER = 61777
-SHARED_MODULES = ("nvconform", "nvfakes", "nvinject", "pynvml", "yaml")
 
 
 class SessionError(Exception):
@@ -44,15 +42,24 @@ class Session:
     """Starts workers when they are needed and keeps them until `close`."""
 
     def __init__(
-        self, implementation: Implementation, sets: Mapping[str, Any], runtime: str = "runc", cgroup: str = "host"
+        self,
+        implementation: Implementation,
+        sets: Mapping[str, Any],
+        runtime: str = "runc",
+        cgroup: str = "host",
+        guest: Guest | None = None,
     ) -> None:
-        """Keep what all workers need; nothing is started yet. `cgroup` is `host` (as it is here) or `v2`."""
+        """Keep what all workers need; nothing is started yet. `cgroup` is `host` (as it is here) or `v2`.
+
+        Sessions that are given the same guest share its folders; whoever gives it closes it.
+        """
         self.implementation = implementation
         self.sets = sets
         self.runtime = runtime
         self.cgroup = cgroup
         self.workers: dict[tuple[str, str], WorkerProcess | Exception] = {}
-        self._home: Path | None = None
+        self.guest = guest or Guest()
+        self._owns_guest = guest is None
 
     def run(self, case: Case, lane: str) -> dict[str, Any]:
         """Run a case in a lane and return its result; what is not claimed or possible is skipped, with why."""
@@ -98,15 +105,8 @@ class Session:
             if isinstance(worker, WorkerProcess):
                 worker.close()
         self.workers.clear()
-        if self._home is not None:
-            shutil.rmtree(self._home, ignore_errors=True)
-
-    def home(self, user: int) -> Path:
-        """Return a home for an ordinary user who has none; what is compiled there serves all workers."""
-        if self._home is None:
-            self._home = Path(tempfile.mkdtemp(prefix="nvconform-home-"))
-            os.chown(self._home, user, user)
-        return self._home
+        if self._owns_guest:
+            self.guest.close()
 
     def _worker(self, machine: str, lane: str) -> "WorkerProcess":
         key = machine, lane
@@ -142,15 +142,20 @@ class WorkerProcess:
             os.chown(self.work, user, user)
         # A file and not a pipe: nobody reads while the worker runs, and a full pipe would stop it.
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
-        self.modules = Path(f"{self.work}.modules")
-        environment = _environment(session.home(user) if user is not None else None)
+        environment = _environment(session.guest.home() if user is not None else None)
         machine_path = machine_file(machine)
         if user is not None:
-            machine_path = _share(self.modules, machine_path)
-            environment["PYTHONPATH"] = str(self.modules)
+            modules = session.guest.modules(self.python)
+            if Path(machine_path).is_file():
+                machine_path = str(shutil.copy(machine_path, modules))
+            environment["PYTHONPATH"] = str(modules)
         python = self.python if user is not None or lane != "root" else sys.executable
+        become: list[str] = []
+        if user is not None and session.runtime == "crun" and Path(HYBRID_TREE, "cgroup.procs").exists():
+            # An ordinary user could not hide the tree that crun refuses; whoever becomes that user can.
+            become, user = _becoming(user), None
         self.process = subprocess.Popen(
-            [*_machine_command(python, machine_path, lane, self.machine), python, "-m", "nvconform.worker"],
+            [*become, *_machine_command(python, machine_path, lane, self.machine), python, "-m", "nvconform.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
@@ -214,7 +219,7 @@ class WorkerProcess:
                 os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
         self.errors.close()
-        for directory in (self.work, self.machine, self.modules):
+        for directory in (self.work, self.machine):
             shutil.rmtree(directory, ignore_errors=True)
 
     def _last_words(self) -> str:
@@ -237,6 +242,12 @@ exec "$@"
 """
 
 
+def _becoming(user: int) -> list[str]:
+    """Return the words that go before a command to run it as a user, without the second tree of hybrid cgroups."""
+    script = f'umount {HYBRID_TREE} && exec setpriv --reuid {user} --regid {user} --clear-groups "$@"'
+    return ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh"]
+
+
 def _machine_command(python: str, machine: str, lane: str, root: Path) -> list[str]:
     """Return the words that go before a command to run it on a machine in a lane."""
     if lane == "userns":
@@ -257,27 +268,6 @@ def _user_for(lane: str) -> int | None:
     if result.returncode:
         raise Unavailable(f"the lane {lane} needs root: {result.stderr.strip()}")
     return None
-
-
-def _share(folder: Path, machine: str) -> str:
-    """Copy what the worker needs to where another user can read it; returns the machine, as a copy where it is a file.
-
-    A checkout in root's home, or tox's own folder, is closed to an ordinary user.
-    """
-    folder.mkdir(mode=0o755)
-    for name in SHARED_MODULES:
-        found = importlib.util.find_spec(name)
-        if found is None or found.origin is None:
-            continue
-        origin = Path(found.origin)
-        if found.submodule_search_locations is None:
-            shutil.copy(origin, folder)
-        else:
-            shutil.copytree(origin.parent, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    if Path(machine).is_file():
-        machine = str(shutil.copy(machine, folder / Path(machine).name))
-    subprocess.run(["chmod", "-R", "a+rX", str(folder)], check=True, timeout=20)
-    return machine
 
 
 def _interpreter(user: int | None) -> str:

@@ -1,9 +1,10 @@
 """CDI edits put into a container's specification (config.json), as the reference library does it.
 
 Belongs here: what each kind of edit changes in the document. Does not belong here: which devices are asked for and
-where they are defined (nvinject.host.registry), other changes of config.json. One difference from version 1.1.0 of the
+where they are defined (nvinject.host.registry), other changes of config.json. Two differences from version 1.1.0 of the
 reference library: a variable that the container has already is replaced, as newer versions do; that one left both, and
-programs took the first.
+programs took the first. And a node that lies elsewhere on the host is bound in containers with a user namespace, where
+no runtime can make it.
 """
 
 import os
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
     Document = dict[str, Any]
 
+# Those that the hook binds nodes with.
+_NODE_OPTIONS = ("rbind", "ro", "nosuid", "noexec", "rprivate")
 _KINDS = ((stat.S_IFCHR, "c"), (stat.S_IFBLK, "b"), (stat.S_IFIFO, "p"))
 
 
@@ -51,11 +54,12 @@ def apply_edits(document: "Document", edits: cdi.Edits) -> None:
     process = _object(document, "process")
     _set_variables(process, edits.env)
     owner = _object(process, "user") if process.get("user") else {}
+    bound = tuple(node for node in edits.device_nodes if _must_be_bound(document, node))
     for node in edits.device_nodes:
-        _add_node(document, node, owner)
+        _add_node(document, node, owner, makes=node not in bound)
     for interface in edits.net_devices:
         _object(_object(document, "linux"), "netDevices")[interface.host_interface_name] = {"name": interface.name}
-    _add_mounts(document, edits.mounts)
+    _add_mounts(document, (*edits.mounts, *(_bind_of(node) for node in bound)))
     for hook in edits.hooks:
         _list(_object(document, "hooks"), hook.hook_name).append(_hook(hook))
     if edits.intel_rdt is not None:
@@ -99,8 +103,32 @@ def _set_variables(process: "Document", variables: tuple[str, ...]) -> None:
             entries.append(variable)
 
 
-def _add_node(document: "Document", node: cdi.NodeEdit, owner: "Document") -> None:
+def _must_be_bound(document: "Document", node: cdi.NodeEdit) -> bool:
+    """Tell whether a runtime could not make a node: in a user namespace it binds what the host has at the same path."""
+    if node.host_path in {"", node.path}:
+        return False
+    namespaces = _list(_object(document, "linux"), "namespaces") if "linux" in document else []
+    return any(isinstance(one, dict) and one.get("type") == "user" for one in namespaces)
+
+
+def _bind_of(node: cdi.NodeEdit) -> cdi.MountEdit:
+    return cdi.MountEdit(host_path=node.host_path, container_path=node.path, type="bind", options=_NODE_OPTIONS)
+
+
+def _add_node(document: "Document", node: cdi.NodeEdit, owner: "Document", *, makes: bool) -> None:
     kind, major, minor = _identify(node)
+    linux = _object(document, "linux")
+    devices = _list(linux, "devices")
+    devices[:] = [known for known in devices if not (isinstance(known, dict) and known.get("path") == node.path)]
+    if makes:
+        devices.append(_node_entry(node, (kind, major, minor), owner))
+    if kind in {"b", "c"}:
+        rule = {"allow": True, "type": kind, "major": major, "minor": minor, "access": node.permissions or "rwm"}
+        _list(_object(linux, "resources"), "devices").append(rule)
+
+
+def _node_entry(node: cdi.NodeEdit, identity: tuple[str, int, int], owner: "Document") -> "Document":
+    kind, major, minor = identity
     entry: Document = {"path": node.path, "type": kind}
     if kind != "p":
         entry.update(major=major, minor=minor)
@@ -110,13 +138,7 @@ def _add_node(document: "Document", node: cdi.NodeEdit, owner: "Document") -> No
         chosen = value if value is not None else owner.get(name) or None
         if chosen is not None:
             entry[name] = chosen
-    linux = _object(document, "linux")
-    devices = _list(linux, "devices")
-    devices[:] = [known for known in devices if not (isinstance(known, dict) and known.get("path") == node.path)]
-    devices.append(entry)
-    if kind in {"b", "c"}:
-        rule = {"allow": True, "type": kind, "major": major, "minor": minor, "access": node.permissions or "rwm"}
-        _list(_object(linux, "resources"), "devices").append(rule)
+    return entry
 
 
 def _identify(node: cdi.NodeEdit) -> tuple[str, int, int]:

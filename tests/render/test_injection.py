@@ -42,6 +42,25 @@ def test_a_node_takes_its_number_from_the_host_and_gets_a_rule() -> None:
     ]
 
 
+@pytest.mark.parametrize(("host_path", "namespace", "bound"), [
+    ("/driver/dev/null2", "user", True),
+    ("/driver/dev/null2", "mount", False),
+    ("/dev/null2", "user", False),
+    ("", "user", False),
+])  # fmt: skip
+def test_a_node_that_lies_elsewhere_is_bound_in_user_namespaces(host_path: str, namespace: str, bound: bool) -> None:
+    """runc would bind the host's node of the same path, and no runtime can make one there; the rule stays."""
+    node = NodeEdit(path="/dev/null2", host_path=host_path, type="c", major=1, minor=3, permissions="rw")
+    document = copy.deepcopy(BASE)
+    document["linux"]["namespaces"] = [{"type": namespace}]
+    apply_edits(document, Edits(device_nodes=(node,)))
+    options = ["rbind", "ro", "nosuid", "noexec", "rprivate"]
+    mount = {"destination": "/dev/null2", "source": host_path, "type": "bind", "options": options}
+    assert (mount in document["mounts"]) is bound
+    assert [one["path"] for one in document["linux"]["devices"]] == ([] if bound else ["/dev/null2"])
+    assert document["linux"]["resources"]["devices"][-1]["access"] == "rw"
+
+
 OWNERS: list[tuple[dict[str, int], dict[str, int], dict[str, int]]] = [
     ({"uid": 1000, "gid": 100}, {}, {"uid": 1000, "gid": 100}),
     ({"uid": 1000, "gid": 100}, {"gid": 44}, {"uid": 1000, "gid": 44}),
