@@ -192,6 +192,9 @@ class Attempt:
 
     def _apply_difference(self, path: str, becomes: str) -> None:
         mounts = self.expected.mounts
+        if path == "writable":
+            mounts |= {target: _without_flags(shown) for target, shown in mounts.items()}
+            return
         nodes = self.expected.nodes if path == "nodes" else {}
         for target in [one for one in mounts if one == path or one.startswith(f"{path}/") or one in nodes]:
             if becomes:
@@ -270,6 +273,12 @@ class Attempt:
             else:
                 (self.setup.machine_root / "dev" / name).unlink()
         return lines
+
+
+def _without_flags(shown: str) -> str:
+    """Return a mount's text without flags if it is of something of the host that can be written to."""
+    flags, _, source = shown.partition(" ")
+    return f"rw {source}" if flags.startswith("rw") and source != "tmpfs" else shown
 
 
 def substituted(value: Any, names: Mapping[str, str]) -> Any:

@@ -3,15 +3,16 @@
 Belongs here: their shape and where they are found. Does not belong here: calling them (attempt.py for hooks, shim.py
 for runtimes, devicespec.py for CDI). `{python}`, `{prefix}` (a directory of the run), `{root}` (the machine's root),
 `{stage}` (the hook's stage) and `{runtime}` (the low-level runtime) are filled in. `differences` says what a container
-sees otherwise than the cases expect, each with its reason: mounts at or below a path (`nodes`: those of device nodes)
-look otherwise or are missing, in some lanes or some containers (`when`), with some runtimes. `skips` are cases that are
-not about such an injector, by id. `requires` are programs without which it cannot be judged. `features` is what it
-claims (all without the key). `deviations` are cases that it is known to fail by design, pattern of ids -> reason;
-`original` says that the cases' `differs` is about it. For CDI, `generate` writes a spec into `{specs}` by the settings
-in `{config}`, `command` applies it to `{bundle}`; `more` are variables that ask for devices of other kinds, which have
-specs of their own; `expects` is what every spec brings, `additions` are paths that it may bring beyond a case; `skips`
-may be patterns of ids. `by-kind` names what every injector of its kind makes otherwise, which the code of the kind
-expects (shim.py, devicespec.py). agreement.py makes a table of them all.
+sees otherwise than the cases expect, each with its reason: mounts at or below a path (`nodes`: those of device nodes;
+`writable`: those of the host's that are not read-only) look otherwise or are missing, in some lanes or some containers
+(`when`), with some runtimes. `skips` are cases that are not about such an injector, by id. `requires` are programs
+without which it cannot be judged. `features` is what it claims (all without the key). `deviations` are cases that it is
+known to fail by design, pattern of ids -> reason; `original` says that the cases' `differs` is about it. For CDI,
+`generate` writes a spec into `{specs}` by the settings in `{config}`, `command` applies it to `{bundle}`; `more` are
+variables that ask for devices of other kinds, which have specs of their own; `expects` is what every spec brings,
+`additions` are paths that it may bring beyond a case; `skips` may be patterns of ids. `by-kind` names what every
+injector of its kind makes otherwise, which the code of the kind expects (shim.py, devicespec.py). agreement.py makes a
+table of them all.
 """
 
 import fnmatch
