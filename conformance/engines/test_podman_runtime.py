@@ -88,6 +88,37 @@ def test_container_without_gpus(engine: Podman) -> None:
     assert done.stdout.split() == ["0", "0"]
 
 
+OTHERS = """{"cdiVersion": "0.5.0", "kind": "acme.com/card", "containerEdits": {"env": ["ACME=here"]}, "devices": [
+  {"name": "0", "containerEdits": {"deviceNodes": [{"path": "/dev/acme0", "hostPath": "/dev/null"}]}}]}"""
+ANNOTATED = ("--annotation", "cdi.k8s.io/acme=acme.com/card=0")
+# options, what the container sees of both vendors
+MIXED = [
+    (("--device", "acme.com/card=0"), ["here", "/dev/acme0"]),
+    (("--device", "acme.com/card=0", *devices("1")), ["here", "/dev/acme0", ONLY_GPU_1]),
+    (("--device", "acme.com/card=0", "--device", "nvidia.com/gpu=0"), ["here", "/dev/acme0", GPU_0]),
+    ((*ANNOTATED, *devices("1")), [ONLY_GPU_1]),
+    (ANNOTATED, []),
+    (devices("acme.com/card=0"), []),
+]
+
+
+@pytest.mark.parametrize("engine", ["runc"], indirect=True)
+@pytest.mark.parametrize(("options", "expected"), MIXED)
+def test_devices_of_another_vendor(engine: Podman, options: tuple[str, ...], expected: list[str]) -> None:
+    """Podman serves them by their spec, whatever the shim does; what names them elsewhere is passed on."""
+    spec = engine.specs / "acme.json"
+    spec.write_text(OTHERS)
+    try:
+        script = "echo $ACME; ls /dev/acme0; nvidia-smi -L 2>/dev/null || true"
+        done = run(engine, script, *options)
+        assert done.returncode == 0, done.stderr
+        assert [line for line in done.stdout.splitlines() if line] == expected
+        assert engine.on_machine("nvinject cdi list").stdout.split()[0] == "acme.com/card=0"
+        assert engine.on_machine("nvinject cdi validate").returncode == 0
+    finally:
+        spec.unlink()
+
+
 def test_refusal(engine: Podman) -> None:
     """The user reads the cause."""
     done = run(engine, "true", *devices("9"))

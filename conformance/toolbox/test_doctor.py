@@ -206,6 +206,7 @@ SERVICES = [
         severity="warning",
     ),
     Fault("cdi-spec-invalid", "mkdir -p /etc/cdi; echo 'cdiVersion: 9' >/etc/cdi/nvidia.yaml"),
+    Fault("cdi-spec-invalid", SPEC + "echo 'kind: [' >/etc/cdi/amd.yaml", severity="warning"),
     Fault("cdi-conflict", SPEC + "cp /etc/cdi/nvidia.yaml /etc/cdi/copy.yaml"),
     Fault("cdi-spec-stale", SPEC + "sed -i s/570.133.20/570.86.10/g /etc/cdi/nvidia.yaml"),
     Fault("cdi-file-missing", SPEC + "sed -i s,nvidia-debugdump,nvidia-gone, /etc/cdi/nvidia.yaml"),
@@ -226,6 +227,7 @@ SERVICES = [
 
 CONTAINERS = [
     container("asks-for-nothing", severity="note"),
+    container("request-foreign", "NVIDIA_VISIBLE_DEVICES=amd.com/gpu=0", severity="warning"),
     container("device-unknown", "NVIDIA_VISIBLE_DEVICES=7"),
     container("request-refused", "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_MIG_CONFIG_DEVICES=all"),
     container("request-refused", "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_IMEX_CHANNELS=5"),

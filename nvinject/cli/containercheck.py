@@ -13,7 +13,7 @@ from nvinject.core.finding import ERROR, NOTE, WARNING, Finding
 from nvinject.core.mode import CDI, MODES
 from nvinject.core.model import UNKNOWN_IMAGE
 from nvinject.core.policy import Policy
-from nvinject.core.request import ContainerRequest, gate_warning, read_request
+from nvinject.core.request import ContainerRequest, gate_warning, ignored_warning, read_request
 from nvinject.core.sources import ContainerSpec
 from nvinject.errors import HostError, InputError, NvinjectError, RequestError, RequirementError, UsageError
 
@@ -81,7 +81,19 @@ def id_of(bundle: str) -> str:
 
 def explain_nothing(asked: ContainerSpec, policy: Policy) -> list[Finding]:
     """Return why a container gets no GPU although nothing is wrong."""
+    foreign = ignored_warning(asked, policy)
     ignored = gate_warning(asked, policy)
+    if foreign and not ignored:
+        return [
+            Finding(
+                name="request-foreign",
+                layer="container",
+                severity=WARNING,
+                what=foreign,
+                why="the container starts without these devices, unless the engine has given it them",
+                remedy="name them with --device of an engine that has CDI",
+            )
+        ]
     if ignored:
         return [
             Finding(

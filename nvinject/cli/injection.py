@@ -8,7 +8,7 @@ import sys
 
 from nvinject.cli.debuglog import Log
 from nvinject.config import load_policy
-from nvinject.core.request import gate_warning, read_request
+from nvinject.core.request import ignored_warning, read_request
 from nvinject.core.sources import ContainerSpec, might_ask
 from nvinject.errors import ConfigurationError, RequestError
 from nvinject.formats.oci import rootfs_path
@@ -46,7 +46,7 @@ def serve(
         for warning in warnings:
             log.warn(warning)
         if request is None:
-            ignored = gate_warning(asked, policy)
+            ignored = ignored_warning(asked, policy)
             if ignored:
                 log.warn(ignored)
             return

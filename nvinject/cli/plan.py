@@ -66,7 +66,7 @@ def make_plan(
     from nvinject.cli.hook import read_spec
     from nvinject.cli.settings import load_settings
     from nvinject.core import planner
-    from nvinject.core.request import read_request
+    from nvinject.core.request import ignored_warning, read_request
     from nvinject.core.sources import ContainerSpec
     from nvinject.formats.oci import rootfs_path
     from nvinject.host.layout import observe_layout
@@ -79,7 +79,8 @@ def make_plan(
     policy, warnings = load_settings(config)
     request = read_request(asked, policy)
     if request is None:
-        return None, None, warnings
+        ignored = ignored_warning(asked, policy)
+        return None, None, (*warnings, ignored) if ignored else warnings
     inventory = discover_for(request, policy, os.environ)
     root = rootfs or rootfs_path(spec, os.path.dirname(document))
     try:

@@ -13,9 +13,9 @@ from nvinject.cli.lowlevel import become, find_low_level, run_and_wait
 from nvinject.cli.ocicall import CREATING, parse_call
 from nvinject.cli.shimlog import EngineLog, ShimLog
 from nvinject.configfile import find_config, swarm_names_without_parsing
-from nvinject.core.mode import CDI, LEGACY, find_asked, might_name_devices, resolve_mode
-from nvinject.core.policy import CDI_ANNOTATION_PREFIX, DEFAULT_RUNTIMES
-from nvinject.core.request import gate_warning
+from nvinject.core.mode import CDI, LEGACY, find_asked, might_name_devices, names_own_devices, resolve_mode
+from nvinject.core.policy import DEFAULT_RUNTIMES
+from nvinject.core.request import foreign_warning, ignored_warning
 from nvinject.core.sources import ContainerSpec, might_ask
 from nvinject.errors import ConfigurationError, NvinjectError, UsageError
 from nvinject.formats.oci import load_document, read_annotations, read_document, read_leniently
@@ -171,18 +171,20 @@ def prepare(call: "Call", engine: EngineLog, *, name: str, low_level: str) -> "U
     config = find_config(os.environ)[0]
     if not (might_ask(asked, swarm_names_without_parsing(config)) or might_name_devices(annotations)):
         return _nothing
-    policy = load(config, name, certain=might_ask(asked) or any(_is_usual(key) for key, _ in annotations))
+    policy = load(config, name, certain=might_ask(asked) or names_own_devices(annotations))
     if policy is None:
         return _nothing
     with ShimLog(policy.runtime_debug, engine) as log:
         devices = find_asked(asked, annotations, policy)
         if devices is None:
-            ignored = gate_warning(asked, policy)
+            ignored = ignored_warning(asked, policy)
             if ignored:
                 log.warn(ignored)
             return _nothing
         mode = resolve_mode(devices, policy)
         log.write(f"mode {mode}: devices {','.join(devices.devices)} ({devices.source}), bundle {bundle}")
+        if mode == CDI and devices.foreign:
+            log.warn(foreign_warning(devices))  # a plan has it among its request's warnings
 
         from nvinject.cli.shimmodes import Shim
 
@@ -199,10 +201,6 @@ def prepare(call: "Call", engine: EngineLog, *, name: str, low_level: str) -> "U
             raise
         log.write("config.json is written")
         return lambda: shim.restore(data)
-
-
-def _is_usual(key: str) -> bool:
-    return key.startswith(CDI_ANNOTATION_PREFIX)
 
 
 def load(config: str, name: str, *, certain: bool) -> "Policy | None":

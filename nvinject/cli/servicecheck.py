@@ -10,6 +10,7 @@ from nvinject.cli.install import LAUNCHER_NAME
 from nvinject.cli.manifest import CHANGED, GONE, read_manifest
 from nvinject.core.policy import Policy
 from nvinject.core.servicediagnosis import Engine, Installation, SpecFault, without_consequences
+from nvinject.core.sources import is_foreign
 from nvinject.errors import NvinjectError, UsageError
 from nvinject.host.enginefiles import HOOK, find_engines, find_program, read_text
 from nvinject.host.registry import Registry, SpecFile, read_registry
@@ -92,7 +93,8 @@ def find_spec_faults(policy: Policy, engines: tuple[Engine, ...] = ()) -> tuple[
     for name, paths in registry.conflicts().items():
         problem = f"{' and '.join(paths)} define {name} with the same priority"
         remedy = f"rm {paths[-1]} (or the other one)"
-        found.append(SpecFault(path="", kind="conflict", problem=problem, remedy=remedy))
+        foreign = is_foreign(name, policy.cdi_default_kind)
+        found.append(SpecFault(path="", kind="conflict", problem=problem, remedy=remedy, is_warning=foreign))
     found += find_absence(policy, registry, tuple(engine.name for engine in engines if engine.serves == "cdi"))
     return without_consequences(tuple(found))
 
@@ -100,7 +102,10 @@ def find_spec_faults(policy: Policy, engines: tuple[Engine, ...] = ()) -> tuple[
 def check_file(file: SpecFile, host: HostState) -> list[SpecFault]:
     """Return what is wrong with one file."""
     if file.spec is None:
-        return [SpecFault(path=file.path, kind="rejected", problem=file.error, remedy="nvinject cdi refresh")]
+        # Whose it is, only its name tells: other tools' files keep nobody from NVIDIA's devices.
+        ours = "nvidia" in os.path.basename(file.path)
+        remedy = "nvinject cdi refresh" if ours else "mend it with the tool that wrote it, or remove it"
+        return [SpecFault(path=file.path, kind="rejected", problem=file.error, remedy=remedy, is_warning=not ours)]
     found = [_fault("permissions", finding) for finding in check_permissions(file.path)]
     found += [_fault("stale", finding) for finding in check_age(file, host)]
     for where, edits in file.spec.every_edits():

@@ -8,7 +8,7 @@ or address beside CDI names is qualified with the kind of the configuration inst
 
 from nvinject.core.policy import CDI_ANNOTATION_PREFIX, Policy
 from nvinject.core.request import find_devices
-from nvinject.core.sources import Asked, ContainerSpec, is_cdi_name
+from nvinject.core.sources import Asked, ContainerSpec, is_cdi_name, is_foreign
 from nvinject.errors import ConfigurationError, RequestError, quoted
 
 JIT = "jit"
@@ -39,12 +39,20 @@ def might_name_devices(annotations: tuple[tuple[str, str], ...]) -> bool:
     )
 
 
+def names_own_devices(annotations: tuple[tuple[str, str], ...]) -> bool:
+    """Tell, without any configuration, whether an annotation of the usual prefix names more than others' devices."""
+    values = [value for key, value in annotations if key.startswith(CDI_ANNOTATION_PREFIX)]
+    return any(not is_foreign(name, "") for value in values for name in value.split(",") if name)
+
+
 def find_asked(spec: ContainerSpec, annotations: tuple[tuple[str, str], ...], policy: Policy) -> Asked | None:
     """Return the devices that a container asks the shim for, or None; the first of annotations, mounts, environment.
 
-    Annotations count only where all their names are qualified or the mode is cdi.
+    Annotations count only where all their names are qualified or the mode is cdi. Devices of other vendors that an
+    annotation names are the engine's, which has served them by now or will not.
     """
-    annotated = annotated_devices(annotations, policy.cdi_annotation_prefixes)
+    named = Asked(devices=annotated_devices(annotations, policy.cdi_annotation_prefixes), source="annotations")
+    annotated = named.without_foreign(policy.cdi_default_kind).devices
     if annotated and (MODES.get(policy.mode) == CDI or (policy.mode == "auto" and all(map(is_cdi_name, annotated)))):
         return Asked(devices=annotated, source="annotations")
     return find_devices(spec, policy)

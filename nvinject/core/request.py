@@ -28,6 +28,7 @@ CAPABILITIES_VARIABLE = "NVIDIA_DRIVER_CAPABILITIES"
 
 # The kernel driver has 2**20 minor numbers for channels.
 _IMEX_CHANNELS = 1 << 20
+_MOUNTS = f"mounts below {MOUNT_PREFIX}"
 _TRUE = ("1", "t", "T", "TRUE", "true", "True")
 
 
@@ -84,7 +85,7 @@ def make_request(asked: Asked, spec: ContainerSpec, policy: Policy) -> Container
         mps=(mps := _read_mps(environment)),
         mps_provided=_mounts_pipes(spec, dict(mps)),
         source=asked.source,
-        warnings=warnings,
+        warnings=(*filter(None, (foreign_warning(asked),)), *warnings),
         legacy_image=legacy,
     )
 
@@ -106,7 +107,17 @@ def gate_warning(spec: ContainerSpec, policy: Policy) -> str:
     if _environment_counts(spec, policy):
         return ""
     asked = asked_by_environment(lenient_environment(spec.environment), policy.swarm_resource)
-    return "" if asked is None else _gate_text(asked.source)
+    own = None if asked is None else asked.without_foreign(policy.cdi_default_kind)
+    return _gate_text(own.source) if own is not None and own.devices else ""
+
+
+def ignored_warning(spec: ContainerSpec, policy: Policy) -> str:
+    """Return why a container gets nothing although it names devices: those of others, or gate_warning's reason."""
+    mounted = mounted_devices(spec.mounts)[0] if policy.accept_volume_mounts else ()
+    asked = asked_by_environment(lenient_environment(spec.environment), policy.swarm_resource)
+    sources = (Asked(devices=mounted, source=_MOUNTS), asked or Asked(devices=(), source=""))
+    foreign = (foreign_warning(source.without_foreign(policy.cdi_default_kind)) for source in sources)
+    return gate_warning(spec, policy) or next(filter(None, foreign), "")
 
 
 def parse_environment(entries: tuple[str, ...]) -> dict[str, str]:
@@ -135,7 +146,10 @@ def _gate_text(source: str) -> str:
 
 
 def find_devices(spec: ContainerSpec, policy: Policy) -> Asked | None:
-    """Return the first source that asks for something: mounts, then the environment."""
+    """Return the first source that asks for something: mounts, then the environment.
+
+    Devices of other vendors ask for nothing here.
+    """
     if policy.accept_volume_mounts:
         devices, _ = mounted_devices(spec.mounts)
         for special in ("none", "void"):
@@ -144,11 +158,24 @@ def find_devices(spec: ContainerSpec, policy: Policy) -> Asked | None:
                     f"a mount below {MOUNT_PREFIX} asks for the device {quoted(special)}",
                     "name a device or 'all' there",
                 )
-        if devices:
-            return Asked(devices=devices, source=f"mounts below {MOUNT_PREFIX}")
+        mounted = Asked(devices=devices, source=_MOUNTS).without_foreign(policy.cdi_default_kind)
+        if mounted.devices:
+            return mounted
     if not _environment_counts(spec, policy):
         return None
-    return asked_by_environment(lenient_environment(spec.environment), policy.swarm_resource)
+    asked = asked_by_environment(lenient_environment(spec.environment), policy.swarm_resource)
+    own = None if asked is None else asked.without_foreign(policy.cdi_default_kind)
+    return own if own is not None and own.devices else None
+
+
+def foreign_warning(asked: Asked) -> str:
+    """Return which devices of other vendors are left to others, "" where there are none."""
+    if not asked.foreign:
+        return ""
+    return (
+        f"{asked.source}: {', '.join(map(quoted, asked.foreign))} is not NVIDIA's and is left alone; "
+        "an engine that has CDI serves it (--device, or an annotation)"
+    )
 
 
 def _refuse_cdi_names(asked: Asked) -> None:

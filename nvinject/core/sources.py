@@ -6,6 +6,7 @@ belong here: which source may be used and wins (request.py).
 
 from nvinject.record import Record
 
+OWN_VENDOR = "nvidia.com"
 DEVICES_VARIABLE = "NVIDIA_VISIBLE_DEVICES"
 MOUNT_PREFIX = "/var/run/nvidia-container-devices"
 
@@ -23,10 +24,17 @@ class ContainerSpec(Record):
 
 
 class Asked(Record):
-    """Device tokens and where they came from."""
+    """Device tokens and where they came from; `foreign` are CDI names of other vendors that stood among them."""
 
     devices: tuple[str, ...]
     source: str
+    foreign: tuple[str, ...] = ()
+
+    def without_foreign(self, own_kind: str) -> "Asked":
+        """Return the same with other vendors' devices set apart; `own_kind` is one whose vendor is not another."""
+        foreign = tuple(name for name in self.devices if is_foreign(name, own_kind))
+        own = tuple(name for name in self.devices if name not in foreign)
+        return self.replace(devices=own, foreign=foreign) if foreign else self
 
 
 def might_ask(spec: ContainerSpec, swarm: tuple[str, ...] | None = ()) -> bool:
@@ -134,3 +142,15 @@ def _clean(path: str) -> str:
         elif part not in {"", "."}:
             kept.append(part)
     return ("/" if path.startswith("/") else "") + "/".join(kept)
+
+
+def is_foreign(token: str, own_kind: str) -> bool:
+    """Tell whether the token is a CDI name of another vendor's device, which is served by whoever has its specs.
+
+    NVIDIA's vendors are nvidia.com and what ends in .nvidia.com (runtime, management, the device plug-in's);
+    `own_kind` is the kind that the configuration gives to names without one, whoever its vendor is.
+    """
+    if not is_cdi_name(token):
+        return False
+    vendor = token.partition("/")[0]
+    return vendor not in {OWN_VENDOR, own_kind.partition("/")[0]} and not vendor.endswith(f".{OWN_VENDOR}")

@@ -381,6 +381,56 @@ def test_validate_without_specs(host: Path, run: Run, tmp_path: Path) -> None:
     assert (code, out) == (0, f"there is no spec in {tmp_path}\n")
 
 
+AMD = """{"cdiVersion": "0.6.0", "kind": "amd.com/gpu", "containerEdits": {"env": ["AMD=1"]}, "devices": [
+  {"name": "0", "containerEdits": {"deviceNodes": [{"path": "/dev/kfd", "hostPath": "/dev/null"}]}}]}"""
+
+
+def test_specs_of_several_vendors(host: Path, specs: Path, run: Run, tmp_path: Path) -> None:
+    """Each name means what its vendor's file says; a file that nobody can read keeps no other from being read."""
+    (specs / "amd.json").write_text(AMD)
+    (specs / "broken.json").write_text("{")
+    code, out, err = run("list", "--spec-dir", specs)
+    assert (code, out.split()[0]) == (0, "amd.com/gpu=0")
+    assert "broken.json is rejected" in err
+    bundle = tmp_path / "bundle"
+    bundle.mkdir()
+    (bundle / "config.json").write_text('{"ociVersion": "1.0.2", "process": {"env": []}}')
+    asked = ("--device", "amd.com/gpu=0", "--device", "nvidia.com/gpu=1")
+    code, out, _ = run("inject", "--spec-dir", specs, *asked, bundle)
+    assert code == 0
+    document = json.loads(out)
+    assert document["process"]["env"] == ["AMD=1", "NVIDIA_VISIBLE_DEVICES=void"]
+    assert {"/dev/kfd", "/dev/nvidia1"} <= {node["path"] for node in document["linux"]["devices"]}
+    code, out, _ = run("inject", "--spec-dir", specs, "--device", "amd.com/gpu=0", bundle)
+    assert json.loads(out)["process"]["env"] == ["AMD=1"]
+    assert [node["path"] for node in json.loads(out)["linux"]["devices"]] == ["/dev/kfd"]
+    code, out, _ = run("validate", "--spec-dir", specs, "--config", host / "config.toml")
+    assert code == 1
+    assert "amd.json is valid" in out
+    assert "broken.json" in out
+
+
+def test_another_tools_spec_of_our_kind(specs: Path, run: Run, tmp_path: Path) -> None:
+    """In a directory of higher priority it hides ours; in the same one neither counts."""
+    text = """{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [{"name": "0", "containerEdits":
+      {"env": ["THEIRS=1"]}}]}"""
+    later = tmp_path / "later"
+    later.mkdir()
+    (later / "nvidia-container-toolkit.json").write_text(text)
+    both = ("--spec-dir", specs, "--spec-dir", later)
+    _, out, _ = run("explain", *both, "nvidia.com/gpu=0")
+    assert f"used      {later}/nvidia-container-toolkit.json (priority 1)" in out
+    assert f"hidden    {specs}/nvidia.yaml (priority 0)" in out
+    (specs / "nvidia-container-toolkit.json").write_text(text)
+    code, out, _ = run("explain", *both, "nvidia.com/gpu=0")
+    assert code == 1
+    assert "is defined with the same priority by " in out
+    (tmp_path / "config.json").write_text('{"ociVersion": "1.0.2", "process": {"env": []}}')
+    code, _, err = run("inject", *both, "--device", "nvidia.com/gpu=0", tmp_path / "config.json")
+    assert code == 5
+    assert "same priority" in err
+
+
 def test_inject(specs: Path, run: Run, tmp_path: Path) -> None:
     """The document goes to standard output, to a file, or over itself; what is unknown stays."""
     config = tmp_path / "bundle" / "config.json"

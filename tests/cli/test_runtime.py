@@ -343,8 +343,27 @@ def test_cdi_device_that_is_not_there(registry: Node) -> None:
 
 
 def test_cdi_of_another_vendor(registry: Node) -> None:
+    """It is passed on as it is: with a word about it in our variable, without one where an annotation has it."""
     registry.write_spec("NVIDIA_VISIBLE_DEVICES=amd.com/gpu=0")
-    refused(registry, 5, "amd.com/gpu=0", "no spec has devices of kind amd.com/gpu", "nvidia.com/gpu=0")
+    before = registry.spec_file.read_bytes()
+    done = registry.create()
+    assert (done.returncode, registry.spec_file.read_bytes()) == (0, before)
+    assert "'amd.com/gpu=0' is not NVIDIA's and is left alone" in done.stderr
+    document = registry.spec()
+    document["annotations"] = {"cdi.k8s.io/plugin": "amd.com/gpu=0"}
+    document["process"]["env"] = ["PATH=/bin"]
+    registry.spec_file.write_text(json.dumps(document))
+    before = registry.spec_file.read_bytes()
+    assert registry.create().returncode == 0
+    assert registry.spec_file.read_bytes() == before
+
+
+def test_cdi_of_another_vendor_beside_ours(registry: Node) -> None:
+    registry.write_spec("NVIDIA_VISIBLE_DEVICES=nvidia.com/gpu=0,amd.com/gpu=0")
+    done = registry.create()
+    assert done.returncode == 0
+    assert "GPU=0" in registry.spec()["process"]["env"]
+    assert "'amd.com/gpu=0' is not NVIDIA's" in done.stderr
 
 
 MORE = """{"cdiVersion": "0.5.0", "kind": "nvidia.com/%s", "devices": [{"name": "%s", "containerEdits": {"env":

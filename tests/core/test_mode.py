@@ -6,6 +6,7 @@ from nvinject.core.mode import (
     annotated_devices,
     find_asked,
     might_name_devices,
+    names_own_devices,
     plain_devices,
     qualify,
     resolve_mode,
@@ -125,3 +126,54 @@ def test_refused_modes(mode: str, devices: tuple[str, ...], kind: type[NvinjectE
 def test_names() -> None:
     assert qualify(("0", GPU1, "0", "GPU-1"), "nvidia.com/gpu") == (GPU0, GPU1, "nvidia.com/gpu=GPU-1")
     assert plain_devices((JIT0, JIT1, JIT0, "all")) == ("0", "1", "all")
+
+
+AMD, HABANA = "amd.com/gpu=0", "habana.ai/gaudi=3"
+# annotation, mount, environment, policy, the devices found, those of others
+FOREIGN: list[tuple[str, str, str, dict[str, object], tuple[str, ...] | None, tuple[str, ...]]] = [
+    (AMD, "", "", {}, None, ()),
+    (AMD, "", "", {"mode": "cdi"}, None, ()),
+    (AMD, "", "", {"cdi_default_kind": "amd.com/gpu"}, (AMD,), ()),
+    (f"{AMD},{GPU0}", "", "", {}, (GPU0,), ()),
+    (f"{AMD},{JIT0}", "", "", {}, (JIT0,), ()),
+    (AMD, "", "0", {}, ("0",), ()),
+    (AMD, "", "all", {"mode": "cdi"}, ("all",), ()),
+    ("", "", AMD, {}, None, ()),
+    ("", "", AMD, {"mode": "cdi"}, None, ()),
+    ("", "", f"1,{AMD},{HABANA}", {}, ("1",), (AMD, HABANA)),
+    ("", f"cdi/{AMD}", "", MOUNTS, None, ()),
+    ("", f"cdi/{AMD}", "0", MOUNTS, ("0",), ()),
+    ("", "", "management.nvidia.com/gpu=all", {}, ("management.nvidia.com/gpu=all",), ()),
+    ("", "", "k8s.device-plugin.nvidia.com/gpu=0", {}, ("k8s.device-plugin.nvidia.com/gpu=0",), ()),
+    ("", "", "notnvidia.com/gpu=0", {}, None, ()),
+]
+
+
+@pytest.mark.parametrize(("annotation", "mount", "environment", "policy", "expected", "foreign"), FOREIGN)
+def test_devices_of_other_vendors_are_left_alone(
+    annotation: str,
+    mount: str,
+    environment: str,
+    policy: dict[str, object],
+    expected: tuple[str, ...] | None,
+    foreign: tuple[str, ...],
+) -> None:
+    annotations = (("cdi.k8s.io/x", annotation),) if annotation else ()
+    asked = find_asked(container(environment, mount), annotations, Policy().replace(**policy))
+    assert (None if asked is None else asked.devices) == expected
+    assert (() if asked is None else asked.foreign) == foreign
+
+
+OWN = [
+    (("cdi.k8s.io/x", GPU0), True),
+    (("cdi.k8s.io/x", AMD), False),
+    (("cdi.k8s.io/x", f"{AMD},{GPU0}"), True),
+    (("cdi.k8s.io/x", "0"), True),  # of the default kind, in mode cdi
+    (("cdi.k8s.io/x", ""), False),
+    (("other/x", GPU0), False),
+]
+
+
+@pytest.mark.parametrize(("annotation", "expected"), OWN)
+def test_names_own_devices(annotation: tuple[str, str], *, expected: bool) -> None:
+    assert names_own_devices((annotation,)) is expected

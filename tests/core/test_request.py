@@ -10,6 +10,7 @@ from nvinject.core.policy import DRIVER_CAPABILITIES, Features, Policy
 from nvinject.core.request import (
     ContainerRequest,
     gate_warning,
+    ignored_warning,
     parse_environment,
     read_extras,
     read_request,
@@ -187,7 +188,7 @@ def test_the_environment_may_be_closed_to_unprivileged_containers() -> None:
     assert gate_warning(ContainerSpec(environment=("NVIDIA_VISIBLE_DEVICES=void", "BROKEN")), GATED) == ""
 
 
-@pytest.mark.parametrize("name", ["nvidia.com/gpu=0", "runtime.nvidia.com/gpu=all", "a/b=c:d_e.f-g"])
+@pytest.mark.parametrize("name", ["nvidia.com/gpu=0", "runtime.nvidia.com/gpu=all", "x.nvidia.com/b=c:d_e.f-g"])
 def test_cdi_names_are_refused_with_the_way_to_go(name: str) -> None:
     mount_name = name.replace("=", "/")
     for error in (
@@ -469,3 +470,36 @@ def test_clients_of_the_multi_process_service(
     asked = granted("NVIDIA_VISIBLE_DEVICES=0", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=", *entries, mounts=mounts)
     assert asked.mps == tuple((name, value) for name, _, value in (entry.partition("=") for entry in entries))
     assert asked.mps_provided is provided
+
+
+IGNORED = [
+    ("amd.com/gpu=0", "", {}, "NVIDIA_VISIBLE_DEVICES: 'amd.com/gpu=0' is not NVIDIA's and is left alone"),
+    ("", "cdi/amd.com/gpu=0", {"accept_volume_mounts": True}, "mounts below"),
+    ("", "cdi/amd.com/gpu=0", {}, ""),
+    ("0", "", {"accept_envvar_unprivileged": False}, "NVIDIA_VISIBLE_DEVICES is ignored: the container is not"),
+    ("amd.com/gpu=0", "", {"accept_envvar_unprivileged": False}, "'amd.com/gpu=0' is not NVIDIA's"),
+    ("", "", {}, ""),
+]
+
+
+@pytest.mark.parametrize(("environment", "mount", "policy", "words"), IGNORED)
+def test_why_a_container_gets_nothing(environment: str, mount: str, policy: dict[str, object], words: str) -> None:
+    """Devices of other vendors, or a request that may not be made; silence for containers that name none."""
+    spec = ContainerSpec(
+        environment=(f"NVIDIA_VISIBLE_DEVICES={environment}",) if environment else (),
+        mounts=(("/dev/null", f"{PREFIX}/{mount}"),) if mount else (),
+    )
+    rules = Policy().replace(**policy)
+    assert read_request(spec, rules) is None
+    found = ignored_warning(spec, rules)
+    assert words in found
+    assert bool(words) == bool(found)
+
+
+def test_foreign_devices_beside_ours_are_a_warning_of_the_request() -> None:
+    spec = ContainerSpec(environment=("NVIDIA_VISIBLE_DEVICES=0,amd.com/gpu=1,intel.com/npu=2",))
+    request = read_request(spec, Policy())
+    assert request is not None
+    assert request.devices == ("0",)
+    (warning,) = request.warnings
+    assert "'amd.com/gpu=1', 'intel.com/npu=2'" in warning
