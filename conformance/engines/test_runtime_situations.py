@@ -6,6 +6,7 @@ Does not belong here: what a request leads to (conformance/cases). Each test is 
 
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from nvconform.image import shared_object
+
 from .conftest import SEARCH_PATH, give_up
 from .daemon import nvfakes
 from .test_docker import GPU_0, GPU_1
@@ -23,6 +26,7 @@ pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("docker")]
 
 MACHINE = "two-h100"
 SECONDS = 120
+LARGE = 500  # libraries whose loader cache takes time
 CAPABILITIES = ("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_SETGID", "CAP_SETUID")
 # crun refuses hybrid cgroups; without the v2 tree it works on v1.
 PREPARE = {"runc": "", "crun": "! [ -e /sys/fs/cgroup/unified ] || umount /sys/fs/cgroup/unified || exit 99\n"}
@@ -36,6 +40,7 @@ class Scene:
         self.folder = folder
         self.prefix = prefix
         self.runtime = runtime
+        self.identifier = f"situation-{runtime}-{os.getpid()}-{folder.name}"
         self.bundle = folder / "bundle"
         self.rootfs = self.bundle / "rootfs"
         with tarfile.open(fileobj=io.BytesIO(image)) as archive:
@@ -79,7 +84,7 @@ class Scene:
         head = (
             f"{PREPARE[self.runtime]}cd {self.bundle}\n"
             f"export NVIDIA_CTK_CONFIG_FILE_PATH={self.folder}/config.toml\n"
-            f"id=situation-{self.folder.name}\n"
+            f"id={self.identifier}\n"
             f'shim() {{ "{self.prefix}/bin/nvidia-container-runtime" --root {self.folder}/state "$@"; }}\n'
         )
         done = subprocess.run(
@@ -138,6 +143,27 @@ def test_delete(scene: Scene) -> None:
     assert scene.run(script) == ["container.json", "plan.json", GPU_0, GPU_1, "1"]
 
 
+def test_a_large_loader_cache(scene: Scene) -> None:
+    """Beside the runtime or before it, whoever writes the cache writes the same one."""
+    libraries = scene.rootfs / "usr/lib64"
+    for number in range(LARGE):
+        (libraries / f"libexample{number}.so.1").write_bytes(shared_object(f"libexample{number}.so.1"))
+    (scene.rootfs / "etc/ld.so.conf").write_text("/usr/lib64\n")
+    subprocess.run(["ldconfig", "-r", str(scene.rootfs)], check=True, timeout=SECONDS)
+    cache = scene.rootfs / "etc/ld.so.cache"
+    before = cache.read_bytes()
+    assert len(before) >= 1 << 15
+    written = []
+    for nodes in (True, False):
+        cache.write_bytes(before)
+        scene.write(nodes=nodes)
+        assert scene.run("shim run $id") == [GPU_0, GPU_1]
+        written.append(cache.read_bytes())
+    assert written[0] == written[1]
+    assert written[0].count(b"libexample") == before.count(b"libexample")
+    assert b"/libcuda.so.1\0" in written[0]
+
+
 def test_what_a_crash_left_is_swept(scene: Scene) -> None:
     """The low-level runtime is called past the shim, as by an engine that was changed meanwhile."""
     scene.write()
@@ -150,8 +176,7 @@ def test_what_a_crash_left_is_swept(scene: Scene) -> None:
     ls -d /run/nvinject/$id 2>&1 | grep -c 'No such'
     shim delete -f $id-next
     """
-    name = f"situation-{scene.folder.name}"
-    assert scene.run(script) == [f"/run/nvinject/{name}", "1"]
+    assert scene.run(script) == [f"/run/nvinject/{scene.identifier}", "1"]
 
 
 def test_root_file_system_that_comes_late(scene: Scene) -> None:

@@ -37,8 +37,12 @@ def main(arguments: "list[str]") -> int:
         return 0
     if len(arguments) != 1:
         raise UsageError("which container?", "the runtime shim writes this hook with the container's folder")
-    places = read_places(read_all(0, "standard input"))
-    plan = read_plan(f"{arguments[0]}/{FILE}")
+    return perform(read_plan(f"{arguments[0]}/{FILE}"), read_all(0, "standard input"))
+
+
+def perform(plan: HookPlan, state: bytes) -> int:
+    """Do what a plan says in the mount namespace of this process; the state is the container's, as runtimes give it."""
+    places = read_places(state)
     # The working directory is the root file system with runc, but the bundle with crun: it counts if it can be told.
     root_fd = find_root(places if plan.root == (0, 0) else (*places, "."), plan.root)
     os.chdir("/")

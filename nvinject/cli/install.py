@@ -11,9 +11,10 @@ import sys
 
 from nvinject.bundle import bundle_path, write_bundle
 from nvinject.cli.manifest import missing_directories, record_installation
-from nvinject.cli.shimlauncher import MARK, format_launcher
+from nvinject.cli.shimlauncher import MARK, format_hook, format_launcher
 from nvinject.configfile import DEFAULT_CONFIG
 from nvinject.errors import UsageError
+from nvinject.render.oci import HOOK_SCRIPT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ LINK_NAMES = (
     "nvidia-container-cli",
 )
 SHIM_NAME = "nvidia-container-runtime"
+SHIM_HOOK_NAME = LAUNCHER_NAME + HOOK_SCRIPT
 SHIM_LINK_NAMES = ("nvidia-container-runtime.cdi", "nvidia-container-runtime.legacy")
 
 LAUNCHER = """\
@@ -135,6 +137,8 @@ def main(arguments: "list[str]") -> int:
     links = [(name, LAUNCHER_NAME) for name in LINK_NAMES] + [(name, SHIM_NAME) for name in SHIM_LINK_NAMES]
     if options.links:
         steps.append(("runtime", shim, f"/bin/sh, calls {LAUNCHER_NAME} for create and run"))
+        hook = os.path.join(prefix, "bin", SHIM_HOOK_NAME)
+        steps.append(("hook", hook, f"/bin/sh, calls {LAUNCHER_NAME} where {SHIM_NAME} does not stand by"))
         steps += [("link", os.path.join(prefix, "bin", name), f"-> {target}") for name, target in links]
     config = os.path.abspath(options.config_file) if options.config_file else ""
     if config:
@@ -166,6 +170,9 @@ def lay_down(
         if links:
             write(shim, format_launcher(launcher))
             written.append(shim)
+            hook = os.path.join(prefix, "bin", SHIM_HOOK_NAME)
+            write(hook, format_hook())
+            written.append(hook)
         for name, target in links:
             link(os.path.join(prefix, "bin", name), target)
             written.append(os.path.join(prefix, "bin", name))

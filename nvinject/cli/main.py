@@ -12,7 +12,7 @@ from nvinject.errors import NvinjectError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import NoReturn
 
 # name, module, what it does; the module has main(arguments) -> exit code
@@ -77,8 +77,13 @@ def usage() -> str:
 def main(arguments: "Sequence[str]", name: str = "nvinject") -> int:
     """Run the command that the arguments name and return its exit code."""
     words = [*NAMES.get(name, ()), *arguments]
+    return guard(lambda: dispatch(words))
+
+
+def guard(work: "Callable[[], int]") -> int:
+    """Do the work and return its exit code; what it raises becomes one line on standard error, and an exit code."""
     try:
-        return dispatch(words)
+        return work()
     except NvinjectError as error:
         complain(str(error))
         return error.exit_code

@@ -200,6 +200,7 @@ def prepare(call: "Call", engine: EngineLog, *, name: str, low_level: str) -> "U
             log.write(f"failed: {error}")
             raise
         log.write("config.json is written")
+        shim.stand_by()
         return lambda: shim.restore(data)
 
 

@@ -1,15 +1,17 @@
-"""The runtime shim's launcher: a POSIX shell script that passes all calls but create and run on at once.
+"""The runtime shim's shell scripts: the launcher, which passes all calls but create and run on, and the hook.
 
-Belongs here: the script's text. Does not belong here: writing it (install.py), create and run (runtime.py). A shell
+Belongs here: the scripts' text. Does not belong here: writing it (install.py), create and run (runtime.py). A shell
 starts in a millisecond where an interpreter takes eight, and an engine calls its runtime several times for each
-container (start, state, kill, delete). The script uses builtins alone and believes config.toml only where one plain
+container (start, state, kill, delete). Both use builtins alone. The launcher believes config.toml only where one plain
 line names the runtimes; what is not plain goes to the interpreter. Its tables are those of ocicall.py.
 """
 
 from nvinject.cli.discovery import DEFAULT_PATH
 from nvinject.cli.ocicall import COMMANDS, GLOBAL_VALUES
+from nvinject.cli.standby import HOOK_INPUT
 from nvinject.configfile import DEFAULT_CONFIG
 from nvinject.core.policy import DEFAULT_RUNTIMES
+from nvinject.render.oci import HOOK_SCRIPT
 
 MARK = "# Written by `nvinject install`: the runtime shim."
 
@@ -110,6 +112,38 @@ case $version$command in
 esac
 exec "$runtime" "$@"
 """
+
+
+_HOOK = """\
+#!/bin/sh
+@MARK@
+# The createContainer hook: lets the process that stands by (standby.py) do the work, or does it with an interpreter.
+folder=$1 busy=''
+if [ -p "$folder/call" ] && [ -p "$folder/answer" ] && read -r process rest </proc/self/stat; then
+  # Opened for both first: to open for reading alone would wait for a writer, and the stand-by may have gone. Once the
+  # first is closed, the only writer left is the stand-by, and its end is the end of the file.
+  exec 3<>"$folder/answer"
+  exec 4<"$folder/answer" 3>&-
+  exec @INPUT@<&0 # where it stays while `read` has another standard input
+  echo "$process" 1<>"$folder/call"
+  while read -r answer <&4; do
+    case $answer in
+      busy) busy=1 ;;
+      *) exit "$answer" ;;
+    esac
+  done
+  if [ -n "$busy" ]; then
+    echo 'nvinject: the process that changes the container was ended; see whether the host is short of memory' >&2
+    exit 6
+  fi
+fi
+exec "${0%@SUFFIX@}" create-container "$folder"
+"""
+
+
+def format_hook() -> str:
+    """Return the script of the createContainer hook, which stands beside the interpreter launcher."""
+    return _HOOK.replace("@MARK@", MARK).replace("@SUFFIX@", HOOK_SCRIPT).replace("@INPUT@", str(HOOK_INPUT))
 
 
 def format_launcher(launcher: str) -> str:

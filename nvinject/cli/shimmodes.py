@@ -25,13 +25,15 @@ if TYPE_CHECKING:
 
     from nvinject.cli.ocicall import Call
     from nvinject.cli.shimlog import ShimLog
+    from nvinject.cli.standby import Standby
     from nvinject.core.model import Inventory
-    from nvinject.core.plan import Plan
+    from nvinject.core.plan import Operation, Plan
     from nvinject.core.policy import Policy
     from nvinject.core.request import ContainerRequest
     from nvinject.core.sources import Asked
     from nvinject.formats.oci import Spec
     from nvinject.render.journal import Journal
+    from nvinject.render.planfile import HookPlan
     from nvinject.render.rundirectory import RunDirectory
 
 HOOK_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -64,6 +66,7 @@ class Shim:
         self.low_level = low_level
         self.asked = ContainerSpec(environment=spec.environment, mounts=spec.mounts, privileged=spec.privileged)
         self.folder: RunDirectory | None = None
+        self.standby: Standby | None = None
 
     def restore(self, data: bytes) -> None:
         """Put the engine's own config.json back and remove what was generated."""
@@ -72,6 +75,9 @@ class Shim:
 
     def forget(self) -> None:
         """Remove what was generated."""
+        if self.standby is not None:
+            self.standby.close()
+            self.standby = None
         if self.folder is not None:
             self.folder.remove()
             self.folder = None
@@ -229,7 +235,7 @@ class Shim:
             self.generate(generated, traits.label)
         oci.write_plan(self.document, division, traits, self.folder.path if self.folder else "")
         if division.hook:
-            self.add_hook(division, inventory, root_fd, launcher)
+            division = self.add_hook(division, inventory, root_fd, launcher)
         self.finish(division, root_fd)
 
     def make_cache(self, division: oci.Division, root_fd: int) -> "bytes | None":
@@ -254,9 +260,14 @@ class Shim:
         self.folder.make(self.bundle, state_directory(self.low_level, self.call.root, self.call.identifier, os.environ))
         self.folder.fill(files, label)
 
-    def add_hook(self, division: oci.Division, inventory: "Inventory", root_fd: int, launcher: str) -> None:
-        """Add the one hook, and leave in the run directory what it has to do."""
+    def add_hook(self, division: oci.Division, inventory: "Inventory", root_fd: int, launcher: str) -> oci.Division:
+        """Add the one hook, and leave in the run directory what it has to do; returns what is left to do here.
+
+        Where something can stand by for the hook, it also writes a loader cache that takes time, while the runtime is
+        at work.
+        """
         from nvinject.render.planfile import FILE, HookPlan, format_plan_file
+        from nvinject.render.rootfs import split_slow
 
         assert self.folder is not None
         status = os.fstat(root_fd) if root_fd >= 0 else None
@@ -267,9 +278,39 @@ class Shim:
             compat_mode=self.policy.cuda_compat_mode,
             debug=self.policy.runtime_debug,
         )
+        path = launcher
+        words: tuple[str, ...] = (oci.HOOK_COMMAND, self.folder.path)
+        if root_fd >= 0 and os.access(launcher + oci.HOOK_SCRIPT, os.X_OK):
+            path, words = launcher + oci.HOOK_SCRIPT, (self.folder.path,)
+            at_once, slow = split_slow(division.rootfs, root_fd)
+            self.standby = self.make_standby(self.folder.path, slow, plan, root_fd)
+            if self.standby is not None:
+                plan = plan.replace(operations=(*slow, *division.hook))
+                division = division.replace(rootfs=at_once)
         self.folder.fill([oci.GeneratedFile(path=FILE, content=format_plan_file(plan), mode=0o644)], "")
-        words = (oci.HOOK_COMMAND, self.folder.path)
-        oci.add_hook(self.document, "createContainer", launcher, words, oci.HOOK_ENVIRONMENT)
+        oci.add_hook(self.document, "createContainer", path, words, oci.HOOK_ENVIRONMENT)
+        return division
+
+    def make_standby(
+        self, folder: str, rootfs: "tuple[Operation, ...]", plan: "HookPlan", root_fd: int
+    ) -> "Standby | None":
+        """Return what stands by for the hook; without it the hook is slower, and that is all."""
+        from nvinject.cli.standby import Standby
+
+        try:
+            return Standby(folder, rootfs, plan, root_fd)
+        except OSError as error:
+            self.log.write(f"the hook will do its work itself: {error.filename}: {error.strerror}")
+            return None
+
+    def stand_by(self) -> None:
+        """Start what does the hook's work: the last step before this process becomes the low-level runtime."""
+        if self.standby is not None:
+            try:
+                self.standby.start()
+            except OSError as error:
+                self.log.write(f"the hook will do its work itself: cannot fork: {error.strerror}")
+                self.standby.close()
 
     def finish(self, division: oci.Division, root_fd: int) -> None:
         """Change the container's file system and put config.json in place: both or neither."""

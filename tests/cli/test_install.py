@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nvinject.cli import main as command_line
-from nvinject.cli.install import LINK_NAMES, SHIM_LINK_NAMES, SHIM_NAME
+from nvinject.cli.install import LINK_NAMES, SHIM_HOOK_NAME, SHIM_LINK_NAMES, SHIM_NAME
 
 Capture = pytest.CaptureFixture[str]
 SECONDS = 60
@@ -94,7 +94,13 @@ def test_dry_run_changes_nothing(tmp_path: Path, capsys: Capture) -> None:
     """It names every file and writes none."""
     assert command_line.main(["install", "--prefix", str(tmp_path), "--links", "--dry-run", "--json"]) == 0
     steps = json.loads(capsys.readouterr().out)["steps"]
-    assert [Path(step["path"]).name for step in steps] == ["nvinject", SHIM_NAME, *LINK_NAMES, *SHIM_LINK_NAMES]
+    assert [Path(step["path"]).name for step in steps] == [
+        "nvinject",
+        SHIM_NAME,
+        SHIM_HOOK_NAME,
+        *LINK_NAMES,
+        *SHIM_LINK_NAMES,
+    ]
     assert list(tmp_path.iterdir()) == []
 
 

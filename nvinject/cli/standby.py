@@ -1,0 +1,162 @@
+"""The stand-by: a copy of the shim beside the low-level runtime, which does the createContainer hook's work for it.
+
+Belongs here: the two FIFOs in the container's run directory, the process behind them, and becoming the hook. Does not
+belong here: what is done (rootfs.py, createcontainer.py) and the script that calls (shimlauncher.py). A hook that is a
+program of ours starts an interpreter and loads modules while the container waits, ten times what its work takes. This
+process has them already, and while the runtime does its own part it writes a loader cache that takes time.
+
+It takes nothing over before it has taken all: until it has the hook's standard input and error, its mount namespace and
+its working directory, the hook can still do everything itself, and does so wherever the stand-by is missing. Then it
+says that it is busy, and if it ends before its work does, the container fails.
+"""
+
+from nvinject import leanos as os
+from nvinject.cli.debuglog import Log
+from nvinject.leanos import _exit
+from nvinject.linux import namespaces
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+    from nvinject.core.plan import Operation
+    from nvinject.render.journal import Journal
+    from nvinject.render.planfile import HookPlan
+
+CALL, ANSWER = "call", "answer"
+BUSY = b"busy\n"
+HOOK_INPUT = 9  # where the script keeps its standard input: a shell's `read` puts another one in its place meanwhile
+_SIZE = 64  # bytes of a process id and a newline, with room
+_FIFO = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC  # fifo(7): to open for both never waits for another side
+_PATH = os.O_PATH | os.O_CLOEXEC
+
+
+class Standby:
+    """The work for one container, and the FIFOs of its run directory, open while the low-level runtime has not begun.
+
+    `rootfs` is done below the root file system at once, `plan` in the hook's place.
+    """
+
+    def __init__(self, folder: str, rootfs: "tuple[Operation, ...]", plan: "HookPlan", root_fd: int) -> None:
+        """Make and open the FIFOs, and keep the root file system open; raises OSError."""
+        self._folder = folder
+        self._rootfs = rootfs
+        self._plan = plan
+        self._root_fd = -1
+        self._descriptors: list[int] = []
+        try:
+            # The answer first: a hook that sees the call may rely on both.
+            for name in (ANSWER, CALL):
+                path = f"{folder}/{name}"
+                os.mkfifo(path, 0o600)
+                self._descriptors.append(os.open(path, _FIFO))
+            self._root_fd = os.open(f"/proc/self/fd/{root_fd}", _PATH | os.O_DIRECTORY)
+        except OSError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close everything, which tells the hook to do the work itself."""
+        for descriptor in (*self._descriptors, self._root_fd):
+            if descriptor >= 0:
+                os.close_quietly(descriptor)
+        self._descriptors, self._root_fd = [], -1
+
+    def start(self) -> None:
+        """Start the process; raises OSError.
+
+        It ends with the hook, or before the hook has called with this process and what this one becomes.
+        """
+        runtime = os.pidfd_open(os.getpid())
+        try:
+            if os.fork() == 0:
+                self._serve(runtime)
+        finally:
+            os.close(runtime)
+
+    def _serve(self, runtime: int) -> "NoReturn":
+        try:
+            _leave_engine()
+            from nvinject.cli.createcontainer import perform
+            from nvinject.cli.hook import read_all
+            from nvinject.cli.main import guard
+
+            with Log(self._plan.debug, echo=False, title="stand-by") as log:
+                journal, failure = self._write_rootfs(log)
+                process = self._await_call(runtime)
+                for name in (CALL, ANSWER):
+                    os.unlink(f"{self._folder}/{name}")
+                if not process:
+                    journal.undo()
+                    _exit(0)
+                _become(process)
+        except Exception:  # noqa: BLE001 - whatever it is, the hook does the work without us, and tells what fails then
+            _exit(1)
+
+        def work() -> int:
+            if failure is not None:
+                raise failure
+            return perform(self._plan, read_all(0, "standard input"))
+
+        try:
+            os.write(self._descriptors[0], BUSY)
+            code = guard(work)
+            if code:
+                journal.undo()
+            else:
+                journal.commit()
+            os.write(self._descriptors[0], b"%d\n" % code)
+        finally:
+            _exit(0)
+
+    def _write_rootfs(self, log: Log) -> "tuple[Journal, Exception | None]":
+        """Do what needs no hook; a failure is the hook's to tell."""
+        from nvinject.render.journal import Journal
+        from nvinject.render.rootfs import write_rootfs
+
+        try:
+            return write_rootfs(self._rootfs, self._root_fd, log.write), None
+        except Exception as error:  # noqa: BLE001 - raised again where it can be told
+            log.write(f"failed: {error}")
+            return Journal(), error
+
+    def _await_call(self, runtime: int) -> int:
+        """Return the process id of the hook, 0 when the runtime ended without calling it."""
+        from select import POLLIN, poll
+
+        call = self._descriptors[1]
+        waiting = poll()
+        waiting.register(call, POLLIN)
+        waiting.register(runtime, POLLIN)
+        ready = [descriptor for descriptor, _ in waiting.poll()]
+        return int(os.read(call, _SIZE)) if call in ready else 0
+
+
+def _leave_engine() -> None:
+    """Let go of what the engine gave the runtime: its descriptors would stay open as long as ours."""
+    for name in os.listdir("/proc/self/fd"):
+        descriptor = int(name)
+        try:
+            if descriptor > 2 and os.get_inheritable(descriptor):
+                os.close(descriptor)
+        except OSError:
+            continue  # that of the listing itself
+    null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+    for descriptor in (0, 1, 2):
+        os.dup2(null, descriptor)
+    os.close(null)
+
+
+def _become(process: int) -> None:
+    """Take the hook's standard input and error, its mount namespace and its working directory; raises OSError."""
+    proc = os.open(f"/proc/{process}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    state = os.open(f"fd/{HOOK_INPUT}", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
+    messages = os.open("fd/2", os.O_WRONLY | os.O_CLOEXEC, dir_fd=proc)
+    directory = os.open("cwd", _PATH | os.O_DIRECTORY, dir_fd=proc)
+    namespace = namespaces.open_namespace(proc, "mnt")
+    namespaces.enter_mount_namespace(namespace)
+    os.fchdir(directory)
+    os.dup2(state, 0)
+    os.dup2(messages, 2)
+    for descriptor in (state, messages, directory, namespace, proc):
+        os.close_quietly(descriptor)
