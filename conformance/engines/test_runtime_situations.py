@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("docker")]
 
 MACHINE = "two-h100"
 SECONDS = 120
-LARGE = 500  # libraries whose loader cache takes time
+LARGE = 800  # libraries whose loader cache takes time
 CAPABILITIES = ("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_SETGID", "CAP_SETUID")
 # crun refuses hybrid cgroups; without the v2 tree it works on v1.
 PREPARE = {"runc": "", "crun": "! [ -e /sys/fs/cgroup/unified ] || umount /sys/fs/cgroup/unified || exit 99\n"}

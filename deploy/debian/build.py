@@ -33,8 +33,8 @@ from nvinject.cli.install import (  # noqa: E402
     SHIM_LINK_NAMES,
     SHIM_NAME,
     format_launcher_of,
+    format_scripts,
 )
-from nvinject.cli.shimlauncher import format_launcher  # noqa: E402
 from nvinject.configfile import DEFAULT_CONFIG  # noqa: E402
 
 INTERPRETER = "/usr/bin/python3"
@@ -98,7 +98,8 @@ def programs() -> Iterator[Entry]:
     launcher = f"/usr/bin/{LAUNCHER_NAME}"
     text = format_launcher_of(INTERPRETER, [LIBRARY, DEBIAN_MODULES])
     yield Entry(launcher, text.encode(), mode=0o755)
-    yield Entry(f"/usr/bin/{SHIM_NAME}", format_launcher(launcher).encode(), mode=0o755)
+    for name, script in format_scripts(launcher).items():
+        yield Entry(f"/usr/bin/{name}", script.encode(), mode=0o755)
     for name in LINK_NAMES:
         yield Entry(f"/usr/bin/{name}", link=LAUNCHER_NAME)
     for name in SHIM_LINK_NAMES:

@@ -168,11 +168,9 @@ def lay_down(
     written = [launcher]
     try:
         if links:
-            write(shim, format_launcher(launcher))
-            written.append(shim)
-            hook = os.path.join(prefix, "bin", SHIM_HOOK_NAME)
-            write(hook, format_hook())
-            written.append(hook)
+            for name, text in format_scripts(launcher).items():
+                write(os.path.join(prefix, "bin", name), text)
+                written.append(os.path.join(prefix, "bin", name))
         for name, target in links:
             link(os.path.join(prefix, "bin", name), target)
             written.append(os.path.join(prefix, "bin", name))
@@ -259,6 +257,11 @@ def format_launcher_of(interpreter: str, directories: "list[str]") -> str:
     return LAUNCHER.format(
         interpreter=interpreter, directories=directories, root=directories[0], bundle=bundle_path(package, "TAG")
     )
+
+
+def format_scripts(launcher: str) -> "dict[str, str]":
+    """Return the text of the runtime shim's scripts, which stand beside the launcher, by their names."""
+    return {SHIM_NAME: format_launcher(launcher), SHIM_HOOK_NAME: format_hook()}
 
 
 def compile_modules(directories: "list[str]") -> None:

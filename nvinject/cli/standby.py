@@ -53,6 +53,7 @@ class Standby:
             self._root_fd = os.open(f"/proc/self/fd/{root_fd}", _PATH | os.O_DIRECTORY)
         except OSError:
             self.close()
+            self._unlink()
             raise
 
     def close(self) -> None:
@@ -61,6 +62,14 @@ class Standby:
             if descriptor >= 0:
                 os.close_quietly(descriptor)
         self._descriptors, self._root_fd = [], -1
+
+    def _unlink(self) -> None:
+        """Remove the FIFOs: those who have them open need no names."""
+        for name in (CALL, ANSWER):
+            try:
+                os.unlink(f"{self._folder}/{name}")
+            except FileNotFoundError:
+                continue
 
     def start(self) -> None:
         """Start the process; raises OSError.
@@ -75,6 +84,7 @@ class Standby:
             os.close(runtime)
 
     def _serve(self, runtime: int) -> "NoReturn":
+        journal = None
         try:
             _leave_engine()
             from nvinject.cli.createcontainer import perform
@@ -84,13 +94,16 @@ class Standby:
             with Log(self._plan.debug, echo=False, title="stand-by") as log:
                 journal, failure = self._write_rootfs(log)
                 process = self._await_call(runtime)
-                for name in (CALL, ANSWER):
-                    os.unlink(f"{self._folder}/{name}")
-                if not process:
-                    journal.undo()
-                    _exit(0)
-                _become(process)
+            self._unlink()
+            if not process:
+                journal.undo()
+                _exit(0)
+            _become(process)
+            os.write(self._descriptors[0], BUSY)
         except Exception:  # noqa: BLE001 - whatever it is, the hook does the work without us, and tells what fails then
+            if journal is not None:
+                journal.undo()
+            self._unlink()
             _exit(1)
 
         def work() -> int:
@@ -99,7 +112,6 @@ class Standby:
             return perform(self._plan, read_all(0, "standard input"))
 
         try:
-            os.write(self._descriptors[0], BUSY)
             code = guard(work)
             if code:
                 journal.undo()

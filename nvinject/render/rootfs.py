@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nvinject.render.operations import Source
 
 
-SLOW_CACHE_SIZE = 1 << 15  # bytes of an image with about 300 libraries, a millisecond and a half
+SLOW_CACHE_SIZE = 1 << 15  # bytes: about 600 libraries, three milliseconds
 ROOM_FACTOR = 16  # how much more room there must be than the old cache takes
 
 
