@@ -4,6 +4,7 @@ Belongs here: from an adapter file to a command line and the cases that it takes
 of the files (nvconform.implementations).
 """
 
+import shutil
 import subprocess
 from collections.abc import Iterable
 from dataclasses import replace
@@ -11,6 +12,14 @@ from pathlib import Path
 
 from benchmarks.cases import MAIN, Case
 from nvconform import implementations
+
+
+def find_program(name: str, implementation: str) -> str:
+    """Return the path of an implementation's program; ends the run with a line where it is not there."""
+    path = shutil.which(name)
+    if path is None:
+        raise SystemExit(f"benchmarks: {implementation} cannot be measured: {name} is not on PATH; install it")
+    return path
 
 
 class Adapter:
@@ -26,6 +35,7 @@ class Adapter:
         if "install" in self.document:
             subprocess.run(self._fill(self.document["install"]), check=True, timeout=120, stdout=subprocess.DEVNULL)
         self.command = self._fill(self.document["command"])
+        self.command[0] = find_program(self.command[0], self.name)
 
     def _fill(self, words: Iterable[str]) -> list[str]:
         filled = []

@@ -104,7 +104,7 @@ class Worker:
     def _measure(self, case: dict[str, Any], action: str, command: list[str], stdin: Path | None) -> dict[str, Any]:
         errors = self.work / "errors"
         # Engines give runtimes their own environment, and hooks none.
-        bare = case["group"] in {"floor", "hook"}
+        bare = case["group"] in {"floor", "hook"} and not case["implementation"]
         environment = {} if bare else {"PATH": f"{self.settings['prefix']}:{ENGINE_PATH}"}
         if action == "memory":
             interpreter = self.settings["interpreter"]
