@@ -89,7 +89,7 @@ class Standby:
             _leave_engine()
             from nvinject.cli.createcontainer import perform
             from nvinject.cli.hook import read_all
-            from nvinject.cli.main import guard
+            from nvinject.cli.main import complain, guard
 
             with Log(self._plan.debug, echo=False, title="stand-by") as log:
                 journal, failure = self._write_rootfs(log)
@@ -113,10 +113,9 @@ class Standby:
 
         try:
             code = guard(work)
-            if code:
-                journal.undo()
-            else:
-                journal.commit()
+            left = journal.undo() if code else journal.commit()
+            if left:
+                complain(f"warning: left behind in the container: {', '.join(left)}")
             os.write(self._descriptors[0], b"%d\n" % code)
         finally:
             _exit(0)
