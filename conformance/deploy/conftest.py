@@ -10,6 +10,7 @@ from typing import NoReturn
 import pytest
 
 from engines.trixie import TrixieError, find_tree
+from toolbox.conftest import can_be_root as can_be_root  # noqa: PLC0414 - a fixture that tests of this folder ask for
 
 from .freshroot import REPOSITORY, FreshRoot
 
