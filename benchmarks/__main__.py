@@ -86,6 +86,7 @@ def settings_for(folder: Path, interpreter: str, adapters: Sequence[Adapter]) ->
         "call": [shim],
         "cdi": [str(launcher), "cdi", "generate", "--format", "json"],
         "runc": [runc],
+        cases.SHIM_ALONE: [str(launcher), "runtime", "--low-level", "/bin/true", "--"],
         **{adapter.name: adapter.command for adapter in adapters},
     }
     return {

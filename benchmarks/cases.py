@@ -84,26 +84,34 @@ MAIN = (
 )
 
 
+AXES: tuple[tuple[str, tuple[int, ...]], ...] = (
+    ("GPUs", (1, 2, 4, 8, 16)),
+    ("libraries in the image", (10, 100, 1000, 2000, 5000, 10000)),
+    ("mounts", (0, 50, 100, 200, 400)),
+    ("device rules", (0, 50, 100, 200, 400)),
+)
+# The shim in front of a runtime that does nothing, because runtimes' own times grow too; and a container that gets no
+# hook, so that nothing is left to a process that stands by.
+SHIM_ALONE = "shim-alone"
+GROWING = (("hook", "hook", ""), ("shim", "create", SHIM_ALONE))
+
+
 def growth() -> tuple[Case, ...]:
-    """Return the cases that show how the time grows."""
-    cases = [
-        Case(f"gpus-{count}", f"hook, {count} GPUs", "hook", f"h100x{count}", Image(), ALL, axis=("GPUs", count))
-        for count in (1, 2, 4, 8, 16)
-    ]
-    cases += [
-        Case(f"shim-gpus-{n}", f"shim, {n} GPUs", "create", f"h100x{n}", Image(), ALL, axis=("GPUs (shim create)", n))
-        for n in (1, 2, 4, 8, 16)
-    ]
-    cases += [
-        Case(f"libraries-{n}", f"hook, {n} libraries", "hook", TWO, Image(n), ALL, axis=("libraries in the image", n))
-        for n in (10, 100, 1000, 2000, 5000, 10000)
-    ]
-    cases += [
-        Case(f"mounts-{n}", f"hook, {n} mounts", "hook", TWO, Image(), ALL, mounts=n, axis=("mounts", n))
-        for n in (0, 50, 100, 200, 400)
-    ]
-    cases += [
-        Case(f"rules-{n}", f"hook, {n} device rules", "hook", TWO, Image(), ALL, rules=n, axis=("device rules", n))
-        for n in (0, 50, 100, 200, 400)
-    ]
-    return tuple(cases)
+    """Return the cases that show how the time of hook and shim grows."""
+    return tuple(
+        Case(
+            f"{program}-{axis}-{size}",
+            f"{program}, {size} {axis}",
+            group,
+            f"h100x{size}" if axis == "GPUs" else TWO,
+            Image(size) if axis.startswith("libraries") else Image(),
+            ALL,
+            mounts=size if axis == "mounts" else 0,
+            rules=size if axis == "device rules" else 0,
+            axis=(f"{axis} ({program})", size),
+            implementation=implementation,
+        )
+        for program, group, implementation in GROWING
+        for axis, sizes in AXES
+        for size in sizes
+    )

@@ -12,6 +12,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from benchmarks.cases import SHIM_ALONE
 from nvconform.bundle import CAPABILITIES, CONTAINER_PATH
 from nvconform.image import shared_object
 from nvfakes import kernel
@@ -162,10 +163,15 @@ class Scene(Bundle):
             return
         self.cgroup.mkdir()
         (self.cgroup / "devices.deny").write_text("a")
-        more = [f"c {250 + number // 200}:{number % 200} rw" for number in range(rules)]
+        more = [f"c {major}:{minor} rw" for major, minor in more_devices(rules)]
         for rule in (*DEFAULT_RULES, *more):
             (self.cgroup / "devices.allow").write_text(rule)
         (self.cgroup / "cgroup.procs").write_text(str(self.process))
+
+
+def more_devices(count: int) -> list[tuple[int, int]]:
+    """Return numbers (major, minor) of devices that other rules are about."""
+    return [(250 + number // 200, number % 200) for number in range(count)]
 
 
 def specification(case: dict[str, Any], cgroup: str) -> dict[str, Any]:
@@ -174,6 +180,11 @@ def specification(case: dict[str, Any], cgroup: str) -> dict[str, Any]:
         {"destination": f"/data/{n}", "type": "bind", "source": f"/var/lib/data/{n}", "options": ["rbind", "rw"]}
         for n in range(int(case["mounts"]))
     ]
+    capabilities = [name for name in CAPABILITIES if name != "CAP_MKNOD" or case["implementation"] != SHIM_ALONE]
+    rules = [
+        {"allow": True, "type": "c", "major": major, "minor": minor, "access": "rw"}
+        for major, minor in more_devices(int(case["rules"]))
+    ]
     document: dict[str, Any] = {
         "ociVersion": "1.0.2",
         "process": {
@@ -181,7 +192,7 @@ def specification(case: dict[str, Any], cgroup: str) -> dict[str, Any]:
             "args": ["/usr/bin/busybox", "true"],
             "env": [CONTAINER_PATH, "HOSTNAME=bench", "HOME=/root", *case["environment"]],
             "cwd": "/",
-            "capabilities": {name: list(CAPABILITIES) for name in ("bounding", "effective", "permitted")},
+            "capabilities": dict.fromkeys(("bounding", "effective", "permitted"), capabilities),
             "noNewPrivileges": True,
         },
         "root": {"path": "rootfs"},
@@ -194,7 +205,7 @@ def specification(case: dict[str, Any], cgroup: str) -> dict[str, Any]:
         "linux": {
             "cgroupsPath": cgroup,
             "namespaces": [{"type": name} for name in NAMESPACES],
-            "resources": {"devices": [{"allow": False, "access": "rwm"}]},
+            "resources": {"devices": [{"allow": False, "access": "rwm"}, *rules]},
         },
     }
     if case["group"] not in RUNTIME_GROUPS:

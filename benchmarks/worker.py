@@ -99,7 +99,10 @@ class Worker:
             subprocess.run([*usual, runtime, *create], check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
             return self._measure(case, action, [*usual, *self.command(case), *state, "state", bundle.name], None)
         finally:
-            subprocess.run([runtime, *state, "delete", "--force", bundle.name], check=False, stderr=subprocess.DEVNULL)
+            # By the shim, which also removes what it has generated.
+            shim = [*self.settings["commands"]["call"], *state, "delete", "--force", bundle.name]
+            path = {"PATH": f"{self.settings['prefix']}:{ENGINE_PATH}"}
+            subprocess.run(shim, check=False, env=path, stderr=subprocess.DEVNULL)
 
     def _measure(self, case: dict[str, Any], action: str, command: list[str], stdin: Path | None) -> dict[str, Any]:
         errors = self.work / "errors"
