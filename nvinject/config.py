@@ -46,8 +46,8 @@ KEYS = (
     ("nvidia-container-runtime.modes.cdi.default-kind", STRING, "cdi_default_kind"),
     ("nvidia-container-runtime.modes.cdi.annotation-prefixes", STRINGS, "cdi_annotation_prefixes"),
     ("nvidia-container-runtime.modes.cdi.spec-dirs", STRINGS, "cdi_spec_dirs"),
-    ("nvidia-container-runtime.modes.csv.mount-spec-path", STRING, ""),
-    ("nvidia-container-runtime.modes.csv.compat-container-root", STRING, ""),
+    ("nvidia-container-runtime.modes.csv.mount-spec-path", STRING, "csv_mount_spec_path"),
+    ("nvidia-container-runtime.modes.csv.compat-container-root", STRING, "csv_compat_root"),
     ("nvidia-container-runtime.modes.jit-cdi.nvcdi-feature-flags", STRINGS, "jit_feature_flags"),
     ("nvidia-container-runtime.modes.jit-cdi.nvcdi-disable-hooks", STRINGS, ""),
     ("nvidia-container-runtime.modes.legacy.cuda-compat-mode", STRING, "cuda_compat_mode"),
@@ -154,9 +154,9 @@ class _Reading:
         for field in ("roots.driver", "roots.dev", "roots.proc", "roots.sys"):
             if field in values:
                 values[field] = self.root(field, values[field])
-        for field in ("mps_pipe_directory", "mps_log_directory"):
-            if values.get(field):
-                values[field] = self.directory(field, values[field])
+        for field in ("mps_pipe_directory", "mps_log_directory", "csv_mount_spec_path", "csv_compat_root"):
+            if field in values:
+                values[field] = self.directory(field, values[field]) or getattr(Policy(), field)
         for field in ("runtimes", "cdi_annotation_prefixes", "cdi_spec_dirs", "jit_feature_flags", "leave_out"):
             if field in values:
                 values[field] = tuple(values[field])
@@ -192,16 +192,14 @@ class _Reading:
 
     def root(self, field: str, value: str) -> str:
         """Return an absolute directory without superfluous slashes; an empty value is the default."""
-        if not value:
-            default: str = getattr(Roots(), field.removeprefix("roots."))
-            return default
-        return self.directory(field, value)
+        default: str = getattr(Roots(), field.removeprefix("roots."))
+        return self.directory(field, value) or default
 
     def directory(self, field: str, value: str) -> str:
-        """Return an absolute directory without superfluous slashes."""
-        if not value.startswith("/"):
+        """Return an absolute directory without superfluous slashes, "" for an empty value."""
+        if value and not value.startswith("/"):
             raise self.error(_key_of(field), f"must be an absolute path, found {quoted(value)}")
-        return clean_path(value)
+        return clean_path(value) if value else ""
 
     def check_choices(self) -> None:
         """Refuse values of our own keys that are none of their words."""

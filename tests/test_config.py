@@ -165,7 +165,7 @@ def test_each_key_takes_its_type_and_no_other(config: pathlib.Path, key: str, ki
         "leave_out": '["nvidia-mps"]',
         "missing_extras": '"warn"',
     }.get(field, VALUES[kind])
-    if field.startswith("roots.") or field.endswith("_directory"):
+    if field.startswith(("roots.", "csv_")) or field.endswith("_directory"):
         value = '"/x"'
     policy, warnings = load(config, f"{header}{name} = {value}\n")
     assert warnings == ()

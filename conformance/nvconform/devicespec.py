@@ -144,7 +144,7 @@ class SpecAttempt(RuntimeAttempt):
         return created
 
     def _run(self, command: list[str]) -> bool:
-        """Run a command of the implementation; its message is the case's if it fails."""
+        """Run a command of the implementation; its message is the case's if it fails, else added to it."""
         result = subprocess.run(
             command,
             capture_output=True,
@@ -154,7 +154,8 @@ class SpecAttempt(RuntimeAttempt):
             timeout=GENERATE_SECONDS,
             check=False,
         )
-        self.code, self.message = result.returncode, result.stderr
+        self.code = result.returncode
+        self.message = result.stderr if self.code else self.message + result.stderr
         return result.returncode == 0
 
     def _apply_differences(self, expander: Expander) -> None:

@@ -77,14 +77,10 @@ class Expander:
 
     def expand(self) -> View:
         """Return the whole view."""
-        self._add_proc()
-        for name in self._control_nodes():
-            self._add_node(name, self._major_of(name), CONTROL_MINORS[name])
-        for index in self.expected.gpus:
-            self._add_gpu(self.machine["gpus"][index])
-        self._add_files()
-        self._add_libraries()
-        self._add_mig()
+        if "lists" in self.machine:
+            self._add_listed(self.machine["lists"])
+        else:
+            self._add_driver()
         for channel in self.expected.imex:
             major = self._major_of("nvidia-caps-imex-channels")
             self._add_node(f"nvidia-caps-imex-channels/channel{channel}", major, channel)
@@ -93,6 +89,29 @@ class Expander:
             self._add_node(name, int(major), int(minor))
         self._amend()
         return self.view
+
+    def _add_driver(self) -> None:
+        self._add_proc()
+        for name in self._control_nodes():
+            self._add_node(name, self._major_of(name), CONTROL_MINORS[name])
+        for index in self.expected.gpus:
+            self._add_gpu(self.machine["gpus"][index])
+        self._add_files()
+        self._add_libraries()
+        self._add_mig()
+
+    def _add_listed(self, lists: Mapping[str, Any]) -> None:
+        """Add what a machine lists itself: the same files for every container, and the nodes of each device."""
+        for path in lists["mounts"]:
+            self._add_mount("library", path)
+        self.view.links.update(lists.get("links", {}))
+        if self.expected.cache:
+            self.view.cache += lists["cache"]
+        for index in self.expected.gpus:
+            for name, text in lists["devices"][index].items():
+                number, _, mode = text.partition(" ")
+                major, minor = map(int, number.split(":"))
+                self._add_node(name, major, minor, mode=int(mode or "0666", 8))
 
     def _capabilities(self) -> list[Mapping[str, Any]]:
         return [self.sets["capabilities"][name] for name in self.expected.capabilities]
@@ -112,9 +131,11 @@ class Expander:
     def _add_mount(self, kind: str, target: str, source: str = "") -> None:
         self.view.mounts[target] = f"{self._flags(kind)} {source or target.rsplit('/', 1)[-1]}"
 
-    def _add_node(self, name: str, major: int, minor: int, *, mount: bool = True, rule: bool = True) -> None:
+    def _add_node(
+        self, name: str, major: int, minor: int, *, mount: bool = True, rule: bool = True, mode: int = 0o666
+    ) -> None:
         path = f"/dev/{name}"
-        actual_major, actual_minor, mode = self.nodes.get(name, (major, minor, 0o666))
+        actual_major, actual_minor, mode = self.nodes.get(name, (major, minor, mode))
         if self.real_numbers:
             actual_major, actual_minor = major, minor
         if mount:

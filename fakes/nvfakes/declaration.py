@@ -232,13 +232,18 @@ class _Reader:
     def _driver(self) -> Driver | None:
         if "driver" not in self.keys or self.keys["driver"].node.tag.endswith(":null"):
             return None
-        keys = self.keys["driver"].mapping(("version", "cuda", "open", "branch", "layout"))
+        keys = self.keys["driver"].mapping(("version", "cuda", "open", "branch", "layout", "packaged"))
         if "branch" in keys:
             return _packaged_driver(keys)
         version = keys["version"].matching(_VERSION, "a driver version") if "version" in keys else Driver().version
         cuda = keys["cuda"].matching(_VERSION, "a CUDA version") if "cuda" in keys else Driver().cuda
-        layout = keys["layout"].choice(tuple(LAYOUTS)) if "layout" in keys else USUAL
-        return Driver(version, cuda, keys["open"].flag() if "open" in keys else True, layout=layout)
+        return Driver(
+            version,
+            cuda,
+            keys["open"].flag() if "open" in keys else True,
+            layout=keys["layout"].choice(tuple(LAYOUTS)) if "layout" in keys else USUAL,
+            packaged="packaged" not in keys or keys["packaged"].flag(),
+        )
 
     def _switches(self) -> tuple[NvSwitch, ...]:
         if "nvswitches" not in self.keys:

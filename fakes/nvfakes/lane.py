@@ -68,7 +68,7 @@ class Lane:
         found = tree.entries(machine, dev_directory=directory, facts=self.facts)
         new = {entry.path: entry for entry in found}
         old, self.entries, self.machine = self.entries, new, machine
-        libraries = _library_paths(machine)
+        libraries = machine.answering_libraries
         gone = [path for path in old if path not in new]
         fresh = [entry for path, entry in new.items() if old.get(path) != entry and path not in libraries]
         if any(not is_kernel(path) for path in (*gone, *(entry.path for entry in fresh))):
@@ -86,7 +86,7 @@ class Lane:
     def _update_libraries(self) -> None:
         """Put the machine's facts into its libraries in place: whoever has them mapped sees them."""
         directory = "" if self.name == "root" else f"{self.stage}/dev"
-        for path in _library_paths(self.machine):
+        for path in self.machine.answering_libraries:
             if isinstance(self.entries.get(path), tree.File):
                 with open(f"{self.user}{path}", "r+b") as file:
                     image.update(file, image.facts(self.machine, directory) | self.facts)
@@ -327,13 +327,6 @@ def _make_private_stage(stage: str) -> None:
     kernel.unshare(kernel.CLONE_NEWNS)
     kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_PRIVATE)
     kernel.mount("nvfakes", stage, "tmpfs", data="mode=0755")
-
-
-def _library_paths(machine: Machine) -> tuple[str, ...]:
-    """Return the libraries that hold facts of the machine."""
-    folder, version = f"/usr/lib/{machine.triplet}", machine.library_version
-    usual = (f"{folder}/libnvidia-ml.so.{version}", f"{folder}/libcuda.so.{version}")
-    return tuple(machine.places.path(path) for path in usual)
 
 
 def _emptied(entry: tree.Entry) -> tree.Entry:

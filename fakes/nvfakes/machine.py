@@ -44,7 +44,8 @@ TRIPLETS_32 = {"x86_64": "i386-linux-gnu", "aarch64": "arm-linux-gnueabihf"}
 class Driver:
     """The driver's versions, which of the two kernel modules it is, and the folder of real files, if it has some.
 
-    `layout` names a row of layouts.LAYOUTS: where its files in user space are.
+    `layout` names a row of layouts.LAYOUTS: where its files in user space are. One that is not `packaged` has none but
+    the machine file's own libraries, as on a Jetson.
     """
 
     version: str = "570.133.20"
@@ -52,6 +53,7 @@ class Driver:
     open_kernel: bool = True
     packages: str = ""
     layout: str = USUAL
+    packaged: bool = True
 
     @property
     def branch(self) -> int:
@@ -112,8 +114,8 @@ class Gpu:
 
     @property
     def on_pci(self) -> bool:
-        """Whether the GPU is a PCI function (an integrated one is not)."""
-        return not self.model.integrated
+        """Whether the GPU is a PCI function (Orin's is not; Thor's is, although it is integrated as well)."""
+        return self.model.device_id != 0
 
     def mig_devices(self) -> tuple[tuple[GpuInstance, ComputeInstance], ...]:
         """Return the MIG devices in NVML's order: by GPU instance, then by compute instance."""
@@ -144,8 +146,9 @@ class Deviation:
 class Machine:
     """A whole machine; `driver` is None where none is installed, `files` are extra or replaced files by path.
 
-    `libraries` (path and SONAME, "" for one that follows from the name) and `nodes` are further stub libraries and
-    device nodes, as a Jetson or WSL has them.
+    `libraries` (path and SONAME, "" for one that follows from the name) and `nodes` are further libraries and device
+    nodes, as a Jetson or WSL has them; NVML and CUDA among the libraries answer where the machine has a driver that is
+    not packaged, the others are stubs.
     `events` are (place of the GPU, NVML kind, value) of what has happened; NVML takes `slow_ms` longer for each answer.
     """
 
@@ -206,6 +209,17 @@ class Machine:
         return Places(layout, version=self.library_version, triplet=self.triplet, triplet32=self.triplet32)
 
     @property
+    def answering_libraries(self) -> tuple[str, ...]:
+        """The paths of the libraries that hold facts of the machine: NVML and CUDA."""
+        if self.driver is None:
+            return ()
+        if not self.driver.packaged:
+            return tuple(path for path, _ in self.libraries if is_management(path) or is_cuda(path))
+        folder, version = f"/usr/lib/{self.triplet}", self.library_version
+        usual = (f"{folder}/libnvidia-ml.so.{version}", f"{folder}/libcuda.so.{version}")
+        return tuple(self.places.path(path) for path in usual)
+
+    @property
     def has_mig(self) -> bool:
         """Whether any GPU can be partitioned, which makes the driver create the MIG capabilities."""
         return any(gpu.model.mig for gpu in self.gpus)
@@ -215,6 +229,16 @@ class Machine:
         from nvfakes import tree  # which knows machines
 
         tree.write_tree(self, directory)
+
+
+def is_management(path: str) -> bool:
+    """Tell whether a path is that of the NVML library."""
+    return "/libnvidia-ml.so" in path
+
+
+def is_cuda(path: str) -> bool:
+    """Tell whether a path is that of the CUDA library."""
+    return "/libcuda.so" in path
 
 
 def capability_minor(gpu: int, instance: int, compute: int | None = None) -> int:

@@ -202,6 +202,9 @@ _ROWS = (
     GpuModel(
         "orin", "Orin (nvgpu)", 0, 0, "8.7", "ampere", 0, 0, has_ecc=False, integrated=True,
     ),
+    GpuModel(
+        "thor", "NVIDIA Thor", 0x2B00, 0x0000, "11.0", "blackwell", 0, 0, has_ecc=False, integrated=True,
+    ),
 )  # fmt: skip
 
 MODELS: dict[str, GpuModel] = {row.key: row for row in _ROWS}
@@ -238,8 +241,13 @@ def nvml_answers(model: GpuModel) -> dict[str, Any]:
         "performance_state": "P0",
     }
     if model.integrated:
-        return answers
+        return answers | (_function(model) if model.device_id else {})
     return answers | _board(model) | _activity(model) | _features(model)
+
+
+def _function(model: GpuModel) -> dict[str, Any]:
+    ids = {"device_id": model.device_id << 16 | 0x10DE, "subsystem_id": model.subsystem_id << 16 | 0x10DE}
+    return {"pci": {**ids, "class": model.pci_class}}
 
 
 def _board(model: GpuModel) -> dict[str, Any]:
@@ -252,11 +260,7 @@ def _board(model: GpuModel) -> dict[str, Any]:
         "inforom": {"image_version": "G520.0200.00.05", "oem_object": "2.1", "ecc_object": "7.16"},
         "memory": {"total_bytes": total, "reserved_bytes": reserved, "used_bytes": 0, "free_bytes": total - reserved},
         "bar1_memory": {"total_bytes": bar1, "used_bytes": MEBIBYTE, "free_bytes": bar1 - MEBIBYTE},
-        "pci": {
-            "device_id": model.device_id << 16 | 0x10DE,
-            "subsystem_id": model.subsystem_id << 16 | 0x10DE,
-            "class": model.pci_class,
-        },
+        **_function(model),
         "pcie": {
             "max_link_gen": model.pcie_generation,
             "current_link_gen": model.pcie_generation,

@@ -98,11 +98,13 @@ def read_sysfs(base: Path) -> Story:
 def read_files(base: Path) -> Story:
     """Return the versions that the driver's files carry, and links that lead nowhere."""
     folder = base / "usr/lib" / TRIPLETS.get(os.uname().machine, "")
+    listed = _find_nvml(base).parent != folder
     files = [*folder.glob("libcuda*.so.*.*"), *folder.glob("libnvidia-*.so.*.*")]
     named = (re.fullmatch(r"lib[\w-]+\.so\.(\d{3,}(\.\d+)+)", path.name) for path in files if path.is_file())
     dangling = [path.name for path in folder.glob("lib*nvidia*.so*") if path.is_symlink() and not path.exists()]
     firmware = sorted(path.name for path in (base / "usr/lib/firmware/nvidia").glob("*.*") if path.name[0].isdigit())
     return {
+        "listed": listed,
         "versions": sorted({match[1] for match in named if match}),
         "names": sorted(path.name for path in files),
         "dangling": sorted(dangling),
@@ -110,9 +112,15 @@ def read_files(base: Path) -> Story:
     }
 
 
+def _find_nvml(base: Path) -> Path:
+    """Return where NVML is: among a driver package's libraries, or those of a Jetson."""
+    tegra = base / "usr/lib/aarch64-linux-gnu/nvidia/libnvidia-ml.so.1"
+    return tegra if tegra.exists() else base / "usr/lib" / TRIPLETS.get(os.uname().machine, "") / tegra.name
+
+
 def read_nvml(base: Path) -> Story:
     """Return the GPUs and MIG devices that NVML lists, or its refusal."""
-    library = base / "usr/lib" / TRIPLETS.get(os.uname().machine, "") / "libnvidia-ml.so.1"
+    library = _find_nvml(base)
     if not library.exists():
         return {"gpus": [], "migs": [], "version": None, "ids": {}}
     try:
@@ -142,9 +150,14 @@ def contradictions(stories: dict[str, Story], *, numbers: bool = True) -> list[s
     """Return where two stories differ, one sentence each; `numbers` is off where nodes are not the driver's."""
     dev, proc, sysfs, files, nvml = (stories[name] for name in ("dev", "proc", "sysfs", "files", "nvml"))
     on_pci = [gpu for gpu in nvml["gpus"] if gpu[2]]
+    minors = sorted(gpu[0] for gpu in nvml["gpus"])
+    if files["listed"]:
+        # Its files have no common version, and it may have nodes that are a display's.
+        files = {**files, "versions": [nvml["version"]], "firmware": [proc["version"]]}
+        dev = {**dev, "gpus": [minor for minor in dev["gpus"] if minor in minors]}
     pairs: list[tuple[str, Any, Any]] = [
         ("GPUs of proc and NVML", proc["gpus"], on_pci),
-        ("minors of nodes and NVML", dev["gpus"], sorted(gpu[0] for gpu in nvml["gpus"])),
+        ("minors of nodes and NVML", dev["gpus"], minors),
         ("PCI addresses of sysfs and NVML", sorted(sysfs["gpus"]), sorted(gpu[2] for gpu in on_pci)),
         ("PCI ids of sysfs and NVML", {bus: ids[0] for bus, ids in sysfs["gpus"].items()}, nvml["ids"]),
         ("sysfs files and configuration space", sysfs["gpus"], sysfs["config"]),

@@ -15,7 +15,16 @@ from pathlib import Path
 
 from nvfakes import driverfiles, elf, ldcache, procfs, sysfs
 from nvfakes.layouts import Places
-from nvfakes.machine import MAJOR_DRM, MAJOR_NVIDIA, MINOR_CTL, MINOR_MODESET, Gpu, Machine, capability_minor
+from nvfakes.machine import (
+    MAJOR_DRM,
+    MAJOR_NVIDIA,
+    MINOR_CTL,
+    MINOR_MODESET,
+    Gpu,
+    Machine,
+    capability_minor,
+    is_management,
+)
 from nvfakes.nvml import build, image
 
 # The top-level links of a distribution with merged /usr: programs look for the driver's files along both paths.
@@ -100,7 +109,7 @@ def entries(machine: Machine, *, dev_directory: str = "", facts: Mapping[str, st
     for path, target in machine.links.items():
         found[path] = Link(path, target)
     for path, soname in machine.libraries:
-        found[path] = _stub(machine, path, soname)
+        found[path] = _library(machine, path, soname, known)
     for path, (major, minor) in machine.nodes.items():
         found[path] = Node(path, major, minor)
     patterns = machine.deviation.missing
@@ -108,8 +117,14 @@ def entries(machine: Machine, *, dev_directory: str = "", facts: Mapping[str, st
     return sorted(kept, key=lambda entry: entry.path)
 
 
-def _stub(machine: Machine, path: str, soname: str) -> File:
-    """Return a library that stands alone; its SONAME is as given, else its name less what follows the first number."""
+def _library(machine: Machine, path: str, soname: str, facts: Mapping[str, str]) -> File:
+    """Return a library that stands alone: one that answers, or a stub.
+
+    A stub's SONAME is as given, else its name less what follows the first number.
+    """
+    if path in machine.answering_libraries:
+        render = image.render if is_management(path) else image.render_cuda
+        return File(path, render(machine, facts))
     stem, dot, version = os.path.basename(path).partition(".so.")
     soname = soname or f"{stem}{dot}{version.split('.')[0]}"
     return File(path, elf.shared_library(soname, machine=elf.MACHINES[machine.architecture]))
@@ -134,7 +149,7 @@ def _is_top(entry: Entry) -> bool:
 
 def _user_space(machine: Machine, facts: Mapping[str, str]) -> Iterator[Entry]:
     driver = machine.driver
-    if driver is None:
+    if driver is None or not driver.packaged:
         return
     version = machine.library_version
     directory = f"/usr/lib/{machine.triplet}"

@@ -39,11 +39,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from nvinject.host.tegra import Wanted
+
 HOOK_PROGRAMS = ("nvidia-cdi-hook", "nvinject")
 NEEDS_SUBCOMMAND = ("nvidia-ctk", "nvinject")
-KNOWN_FLAGS = ("no-additional-gids-for-device-nodes", "disable-ipc-discoverer")
+KNOWN_FLAGS = ("no-additional-gids-for-device-nodes", "disable-ipc-discoverer", "disable-multiple-csv-devices")
 REFUSED_MODES = {
-    "csv": "Tegra systems are described by CSV files, which nvinject does not read yet",
     "wsl": "Windows Subsystem for Linux has a driver store of its own, which nvinject does not know yet",
 }
 EMPTY_DEVICE = ("NVCT_EMPTY_DEVICE=",)
@@ -51,6 +52,7 @@ VENDOR = "nvidia.com"
 # Kinds where none is given: another one for each mode, so that no two of them have devices of the same name.
 KINDS = {
     "nvml": (VENDOR, "gpu"),
+    "csv": (VENDOR, "gpu"),
     "management": ("management.nvidia.com", "gpu"),
     "imex": (VENDOR, "imex-channel"),
     **{row.name: (VENDOR, row.device_class) for row in catalog.NODE_SETS},
@@ -60,7 +62,7 @@ WIDELY_READ = "0.5.0"
 
 
 class Settings(Record):
-    """Everything that a spec depends on besides the host."""
+    """Everything that a spec depends on besides the host; `lists` is set for mode csv."""
 
     policy: Policy
     mode: str
@@ -76,6 +78,7 @@ class Settings(Record):
     stamp: str = "comment"
     library_directories: tuple[str, ...] = ()
     configuration_directories: tuple[str, ...] = ()
+    lists: "Wanted | None" = None
 
 
 class Generated(Record):
@@ -137,10 +140,10 @@ def read_settings(options: "Mapping[str, Any]", environ: "Mapping[str, str]") ->
             raise UsageError(f"invalid device name strategy: {name}", f"use some of {', '.join(naming.STRATEGIES)}")
     if options["stamp"] not in STAMPS:
         raise UsageError(f"invalid --stamp: {options['stamp']}", f"use one of {', '.join(STAMPS)}")
-    warn_about_ignored(flags)
+    warn_about_ignored(options, mode)
     ids = options["device_id"]
     return Settings(
-        policy=policy,
+        policy=policy.replace(jit_feature_flags=flags),
         mode=mode,
         kind=read_kind(mode, options["vendor"], options["class"]),
         hooks=read_hooks(options, mode, environ),
@@ -156,6 +159,22 @@ def read_settings(options: "Mapping[str, Any]", environ: "Mapping[str, str]") ->
         stamp=options["stamp"],
         library_directories=read_directories(options, "library_search_path"),
         configuration_directories=read_directories(options, "config_search_path"),
+        lists=read_lists(options) if mode == "csv" else None,
+    )
+
+
+def read_lists(options: "Mapping[str, Any]") -> "Wanted":
+    """Return what mode csv shall read; raises UsageError for a relative folder of containers."""
+    from nvinject.host.tegra import Wanted
+
+    compat = options["csv_compat_container_root"]
+    if compat and not compat.startswith("/"):
+        raise UsageError(f"--csv.compat-container-root {compat} is relative", "give a path of the container's")
+    return Wanted(
+        files=tuple(os.path.abspath(path) for path in options["csv_file"]),
+        ignored=options["csv_ignore_pattern"],
+        library_directories=read_directories(options, "library_search_path"),
+        compat_directory=compat,
     )
 
 
@@ -190,12 +209,13 @@ def read_policy(options: "Mapping[str, Any]", environ: "Mapping[str, str]") -> P
 def resolve_mode(mode: str, policy: Policy) -> str:
     """Return the mode that is meant; raises UsageError for one that is not there yet."""
     if mode == "auto":
-        mode = "nvml"
-        if not os.path.exists(f"{policy.roots.proc}/driver/nvidia/version"):
-            # Both also run the nvidia module on some machines; then they are like any other.
+        from nvinject.host.platforms import find_platform
+
+        platform = find_platform(policy)
+        mode = "nvml" if platform is None else platform.mode
+        if mode == "nvml" and not os.path.exists(f"{policy.roots.proc}/driver/nvidia/version"):
             dxg = os.path.join(policy.roots.dev or policy.roots.driver, "dev/dxg")
-            tegra = os.path.join(policy.roots.driver, "etc/nv_tegra_release")
-            mode = "wsl" if os.path.exists(dxg) else "csv" if os.path.exists(tegra) else mode
+            mode = "wsl" if os.path.exists(dxg) else mode
     if mode in REFUSED_MODES:
         raise UsageError(f"mode {mode} is not supported: {REFUSED_MODES[mode]}", "use another --mode")
     return mode
@@ -265,9 +285,12 @@ def read_capabilities(given: tuple[str, ...], mode: str) -> tuple[str, ...]:
     return (*(name for name in DRIVER_CAPABILITIES if name not in left_out), catalog.WHOLE_DRIVER)
 
 
-def warn_about_ignored(flags: tuple[str, ...]) -> None:
-    """Tell which feature flags have no effect here."""
-    for flag in flags:
+def warn_about_ignored(options: "Mapping[str, Any]", mode: str) -> None:
+    """Tell which options and feature flags have no effect here."""
+    for name in ("file", "ignore-pattern", "compat-container-root"):
+        if options[f"csv_{name.replace('-', '_')}"] and mode != "csv":
+            warn(f"--csv.{name} is ignored: the mode is {mode}")
+    for flag in options["feature_flag"]:
         if flag not in KNOWN_FLAGS:
             warn(f"feature flag {flag} is ignored; known are {', '.join(KNOWN_FLAGS)}")
 
@@ -276,6 +299,8 @@ def generate(settings: Settings) -> Generated:
     """Return the spec for this host; raises HostError, RequestError."""
     if settings.mode == "nvml":
         generated = generate_gpus(settings)
+    elif settings.mode == "csv":
+        generated = generate_listed(settings)
     elif settings.mode == "management":
         generated = generate_management(settings)
     else:
@@ -309,6 +334,29 @@ def generate_gpus(settings: Settings) -> Generated:
     elif ids == ("all",) and naming.might_be_empty(inventory.gpus):
         inventory, notes = ask_about_modes(settings, inventory)
         offered = naming.offers(ids, inventory.gpus)
+    return offer_devices(settings, inventory, offered, notes)
+
+
+def generate_listed(settings: Settings) -> Generated:
+    """Return the spec of a Tegra system: what its lists name, and its one device or its two."""
+    from nvinject.host.tegra import look
+
+    assert settings.lists is not None
+    inventory = look(settings.policy).discover(settings.lists)
+    ids = tuple(name for name in settings.device_ids if name != "none")
+    gpus = inventory.gpus
+    if len(gpus) == 1:
+        # As the original has it: where there is one device, its index is its only name.
+        gpus = (gpus[0].replace(uuid=""),)
+        if settings.strategies == ("uuid",):
+            raise UsageError("the one device of this system has no name by UUID", "use --device-name-strategy index")
+    return offer_devices(settings, inventory, naming.offers(ids, gpus), ())
+
+
+def offer_devices(
+    settings: Settings, inventory: Inventory, offered: tuple[naming.Offer, ...], notes: tuple[str, ...]
+) -> Generated:
+    """Return the spec of the devices that are offered, each by all its names."""
     plans = plan_offers(inventory, settings, offered)
     devices = [
         DevicePlan(name=name, plan=plan) for offer, plan in plans for name in naming.names(offer, settings.strategies)
@@ -320,7 +368,7 @@ def generate_gpus(settings: Settings) -> Generated:
         raise HostError("every GPU is in MIG mode, and none has a MIG device", "make one with nvidia-smi mig -cgi")
     if not devices:
         raise HostError("there is no GPU to write a spec for", "look for NVRM in dmesg, and run nvidia-smi")
-    return finish(settings, common, tuple(devices), stamp_of(inventory), (*common.notes, *notes))
+    return finish(settings, common, tuple(devices), stamp_of(inventory), (*common.warnings, *common.notes, *notes))
 
 
 def plan_offers(
@@ -393,7 +441,7 @@ def stamp_of(inventory: Inventory) -> Stamp:
     """Return what a spec of this inventory was made from."""
     devices: list[str] = []
     for gpu in inventory.gpus:
-        devices.append(gpu.uuid or gpu.bus_id)
+        devices.append(gpu.uuid or gpu.bus_id or gpu.model)
         devices += [f"{gpu.bus_id}/{mig.gpu_instance}/{mig.compute_instance}" for mig in gpu.mig_devices]
     return Stamp(driver_version=inventory.driver.version, devices=tuple(devices))
 

@@ -144,7 +144,28 @@ GENERATE_OPTIONS = (
         kind="list",
         variable=f"{GENERATE}FEATURE_FLAGS",
         metavar="FLAG",
-        help="no-additional-gids-for-device-nodes, disable-ipc-discoverer",
+        help="no-additional-gids-for-device-nodes, disable-ipc-discoverer, disable-multiple-csv-devices",
+    ),
+    Option(
+        flags=("--csv.file",),
+        kind="list",
+        variable=f"{GENERATE}CSV_FILES",
+        metavar="FILE",
+        help="in mode csv, read this mount specification (default: devices.csv, drivers.csv and l4t.csv of "
+        "nvidia-container-runtime.modes.csv.mount-spec-path)",
+    ),
+    Option(
+        flags=("--csv.ignore-pattern",),
+        kind="list",
+        variable=f"{GENERATE}CSV_IGNORE_PATTERNS",
+        metavar="PATTERN",
+        help="in mode csv, leave out the sym entries whose path matches, or whose name does if it begins with **/",
+    ),
+    Option(
+        flags=("--csv.compat-container-root",),
+        variable=f"{GENERATE}CSV_CONTAINER_COMPAT_ROOT",
+        metavar="DIR",
+        help="in mode csv, where images have CUDA libraries for Orin (default: /usr/local/cuda/compat_orin)",
     ),
     Option(
         flags=("--library-search-path",),

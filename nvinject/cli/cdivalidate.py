@@ -45,15 +45,14 @@ def main(parsed: "argparse.Namespace") -> int:
 def find_host_state(parsed: "argparse.Namespace") -> HostState:
     """Return what specs are compared with; a host whose driver is absent or broken has no version and no devices."""
     from nvinject.cli.cdigenerate import stamp_of
-    from nvinject.cli.discovery import search_path
+    from nvinject.cli.discovery import discover_host
     from nvinject.config import load_policy
     from nvinject.configfile import find_config
-    from nvinject.host.inventory import discover
 
     options = read_options(parsed, (CONFIG,), os.environ)
     policy, _ = load_policy(options["config"], True) if options["config"] else load_policy(*find_config(os.environ))  # noqa: FBT003
     try:
-        inventory = discover(policy, (), environ_path=search_path(os.environ), nvml=False)
+        inventory = discover_host(policy, (), os.environ, nvml=False)
     except NvinjectError:
         return HostState()
     stamp = stamp_of(inventory)

@@ -135,16 +135,13 @@ def find_facts(requirements: "tuple[tuple[str, str], ...]", options: "argparse.N
     needed = needed_attributes(requirements)
     if not needed or any(given.values()):
         return (HostFacts(**given),)
-    from nvinject.cli.discovery import search_path
+    from nvinject.cli.discovery import discover_host
     from nvinject.cli.settings import load_settings
     from nvinject.core.planner import NVML_ATTRIBUTES
     from nvinject.core.requirements import collect_facts
-    from nvinject.host.inventory import discover
 
     policy, _ = load_settings(options.config)
-    inventory = discover(
-        policy, ("utility",), environ_path=search_path(os.environ), nvml=bool(needed & NVML_ATTRIBUTES)
-    )
+    inventory = discover_host(policy, ("utility",), os.environ, nvml=bool(needed & NVML_ATTRIBUTES))
     return collect_facts(inventory.driver, inventory.gpus)
 
 

@@ -37,7 +37,6 @@ class Help(Record):
 
 
 _NO_TOOL = "nvinject does the tool's work itself"
-_NO_TEGRA = "mode csv, for Tegra, is not served"
 _NO_SPEC = "mode jit-cdi edits config.json without a spec in between"
 HELP = {
     "disable-require": Help(
@@ -169,17 +168,16 @@ HELP = {
     "nvidia-container-runtime.modes.csv.mount-spec-path": Help(
         default="/etc/nvidia-container-runtime/host-files-for-container.d",
         shown=ACTIVE,
-        unused=_NO_TEGRA,
         text="The directory with the CSV lists of a Tegra system.",
     ),
     "nvidia-container-runtime.modes.csv.compat-container-root": Help(
-        unused=_NO_TEGRA,
         text="Where a Tegra image has its CUDA compatibility libraries; empty means /usr/local/cuda/compat_orin.",
     ),
     "nvidia-container-runtime.modes.jit-cdi.nvcdi-feature-flags": Help(
         default=[],
-        text="Switches of `nvinject cdi generate --feature-flag` for mode jit-cdi, where one has a meaning: "
-        "disable-ipc-discoverer leaves the sockets of daemons out.",
+        text="Switches of `nvinject cdi generate --feature-flag` for modes jit-cdi and csv, where one has a meaning: "
+        "disable-ipc-discoverer leaves the sockets of daemons out, disable-multiple-csv-devices serves the GPUs of a "
+        "Tegra system as one.",
     ),
     "nvidia-container-runtime.modes.jit-cdi.nvcdi-disable-hooks": Help(
         default=[], unused=_NO_SPEC, text="Hooks to leave out of what is generated on the way; `all` for every one."

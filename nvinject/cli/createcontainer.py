@@ -108,13 +108,14 @@ def adapt(plan: HookPlan, root_fd: int) -> "tuple[Operation, ...]":
     from nvinject.core.plan import UpdateLoaderCache
     from nvinject.host.layout import observe_layout
 
-    layout = observe_layout(root_fd)
+    layout = observe_layout(root_fd, compat=plan.compat_directory)
     compat = choose_compat(
         layout.compat_directory,
         layout.compat_version,
         plan.driver_version,
         plan.compat_mode,
         note=layout.compat_note,
+        cuda_version=plan.cuda_version,
     )
     return tuple(
         operation.replace(compat_directory=compat.directory, musl_path_file=layout.musl_path_file)

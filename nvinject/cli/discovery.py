@@ -1,7 +1,7 @@
 """Discovery for one request: what has to be looked for on this host so that the request can be served.
 
-Belongs here: the step from a request to the arguments of nvinject.host.inventory, shared by commands that plan. Does
-not belong here: looking (host) and deciding (core).
+Belongs here: the step from a request to the arguments of nvinject.host.inventory or of the host's platform, shared by
+commands that plan. Does not belong here: looking (host) and deciding (core).
 """
 
 TYPE_CHECKING = False
@@ -19,6 +19,11 @@ def discover_for(request: "ContainerRequest", policy: "Policy", environ: "Mappin
     """Return what this host has for the request; raises HostError as discover does."""
     from nvinject.core import planner  # the shim needs DEFAULT_PATH for containers without GPUs too
     from nvinject.core.catalog import daemon_directories
+    from nvinject.host.platforms import choose_platform
+
+    platform = choose_platform(policy)
+    if platform is not None:
+        return platform.discover_for(request, facts=planner.needs_nvml(request))
     from nvinject.host.inventory import discover
 
     return discover(
@@ -32,6 +37,24 @@ def discover_for(request: "ContainerRequest", policy: "Policy", environ: "Mappin
         daemon_directories=daemon_directories(environ),
         mps=bool(request.mps) and not request.mps_provided,
     )
+
+
+def discover_host(
+    policy: "Policy", capabilities: tuple[str, ...], environ: "Mapping[str, str]", *, nvml: bool
+) -> "Inventory":
+    """Return what this host has for driver capabilities, whoever asks; raises HostError."""
+    from nvinject.host.inventory import discover
+    from nvinject.host.platforms import find_platform
+
+    platform = find_platform(policy)
+    if platform is not None:
+        return platform.discover_all(facts=nvml)
+    return discover(policy, capabilities, environ_path=search_path(environ), nvml=nvml)
+
+
+def compat_place(inventory: "Inventory") -> str:
+    """Return where images for this host have CUDA libraries of their own, "" where most images have them."""
+    return "" if inventory.listing is None else inventory.listing.compat_directory
 
 
 def search_path(environ: "Mapping[str, str]") -> str:

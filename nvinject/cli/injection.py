@@ -62,8 +62,20 @@ def serve(
 
 
 def check_mode(policy: "Policy") -> None:
-    """Refuse where the node's configuration says that containers get GPUs in another way."""
-    if policy.mode in {"auto", "legacy"} or policy.skip_mode_detection:
+    """Refuse where the node's configuration, or its platform, says that containers get GPUs in another way."""
+    if policy.mode == "legacy" or policy.skip_mode_detection:
+        return
+    if policy.mode == "auto":
+        from nvinject.host.platforms import find_platform
+
+        platform = find_platform(policy)
+        if platform is not None:
+            raise RequestError(
+                f"the hook was called directly, but this is a {platform.title} system ({platform.evidence()}), "
+                f"whose containers are served in mode {platform.mode}",
+                "let the engine use the runtime (docker run --runtime nvidia) or CDI, or set "
+                "nvidia-container-runtime-hook.skip-mode-detection = true",
+            )
         return
     raise RequestError(
         f"the hook was called directly, but nvidia-container-runtime.mode is {policy.mode!r}",
@@ -80,15 +92,16 @@ def inject_request(
     log: "Log",
 ) -> None:
     """Discover, plan and apply for a container that asks for GPUs."""
-    from nvinject.cli.discovery import discover_for
+    from nvinject.cli.discovery import compat_place, discover_for
     from nvinject.core import planner
     from nvinject.host.layout import observe_layout
     from nvinject.render.namespaces import apply, open_container
 
     log.write(f"request: devices {','.join(request.devices)}; capabilities {','.join(request.capabilities)}")
-    inventory = discover_for(request, policy, environ)
+    # Whatever the mode that led here: a platform is what it is.
+    inventory = discover_for(request, policy.replace(mode="auto"), environ)
     container = open_container(state.pid, rootfs_path(spec, state.bundle))
-    layout = observe_layout(container.root_fd, created=True)
+    layout = observe_layout(container.root_fd, compat=compat_place(inventory), created=True)
     plan = planner.plan(inventory, request, policy, layout)
     for note in plan.notes:
         log.write(f"note: {note}")

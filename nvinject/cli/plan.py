@@ -62,7 +62,7 @@ def make_plan(
     container: str, *, rootfs: "str | None", config: str
 ) -> "tuple[ContainerRequest | None, Plan | None, tuple[str, ...]]":
     """Return what the container asks for, the plan for it and the warnings; None where it asks for no GPU."""
-    from nvinject.cli.discovery import discover_for
+    from nvinject.cli.discovery import compat_place, discover_for
     from nvinject.cli.hook import read_spec
     from nvinject.cli.settings import load_settings
     from nvinject.core import planner
@@ -90,7 +90,8 @@ def make_plan(
             f"cannot open the root file system {root}: {error.strerror}", "name it with --rootfs"
         ) from error
     try:
-        plan = planner.plan(inventory, request, policy, observe_layout(root_fd, created=True))
+        layout = observe_layout(root_fd, compat=compat_place(inventory), created=True)
+        plan = planner.plan(inventory, request, policy, layout)
     finally:
         os.close(root_fd)
     return request, plan, (*warnings, *request.warnings, *plan.warnings)

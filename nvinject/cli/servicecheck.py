@@ -5,7 +5,7 @@ Belongs here: looking. Does not belong here: what follows (core.servicediagnosis
 
 import os
 
-from nvinject.cli.discovery import search_path
+from nvinject.cli.discovery import discover_host, search_path
 from nvinject.cli.install import LAUNCHER_NAME
 from nvinject.cli.manifest import CHANGED, GONE, read_manifest
 from nvinject.core.policy import Policy
@@ -153,10 +153,9 @@ def find_absence(policy: Policy, registry: Registry, engines: tuple[str, ...]) -
 def find_host_state(policy: Policy) -> HostState:
     """Return driver and devices of this host, nothing where it has none."""
     from nvinject.cli.cdigenerate import stamp_of
-    from nvinject.host.inventory import discover
 
     try:
-        stamp = stamp_of(discover(policy, (), environ_path=search_path(os.environ), nvml=False))
+        stamp = stamp_of(discover_host(policy, (), os.environ, nvml=False))
     except NvinjectError:
         return HostState()
     return HostState(driver_version=stamp.driver_version, devices=stamp.devices)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nvinject.cli.shimlog import ShimLog
     from nvinject.cli.standby import Standby
     from nvinject.core.model import Inventory
-    from nvinject.core.plan import Operation, Plan
+    from nvinject.core.plan import DecideCompat, Operation, Plan
     from nvinject.core.policy import Policy
     from nvinject.core.request import ContainerRequest
     from nvinject.core.sources import Asked
@@ -121,16 +121,13 @@ class Shim:
         requirements = read_requirements(self.asked, self.policy)
         if not requirements:
             return
-        from nvinject.cli.discovery import search_path
+        from nvinject.cli.discovery import discover_host
         from nvinject.core.planner import NVML_ATTRIBUTES
         from nvinject.core.requirements import check, collect_facts, needed_attributes
         from nvinject.core.selection import select
-        from nvinject.host.inventory import discover
 
         needed = needed_attributes(requirements)
-        inventory = discover(
-            self.policy, ("utility",), environ_path=search_path(os.environ), nvml=bool(needed & NVML_ATTRIBUTES)
-        )
+        inventory = discover_host(self.policy, ("utility",), os.environ, nvml=bool(needed & NVML_ATTRIBUTES))
         try:
             gpus = select(tuple(name.partition("=")[2] for name in names), inventory.gpus).gpus
         except RequestError:
@@ -158,7 +155,7 @@ class Shim:
             plan = self.make_plan(inventory, request, root_fd)
             made = self.make_host_nodes(plan)
             try:
-                self.write(plan, inventory, root_fd)
+                self.write(plan, root_fd)
             except Exception:
                 for problem in made.undo() if made is not None else ():
                     self.log.warn(f"could not undo: {problem}")
@@ -185,11 +182,12 @@ class Shim:
 
     def make_plan(self, inventory: "Inventory", request: "ContainerRequest", root_fd: int) -> "Plan":
         """Return the plan for the image, or for any image where that cannot be seen."""
+        from nvinject.cli.discovery import compat_place
         from nvinject.core import planner
-        from nvinject.core.model import ContainerLayout
+        from nvinject.core.model import UNKNOWN_IMAGE
         from nvinject.host.layout import observe_layout
 
-        layout = observe_layout(root_fd) if root_fd >= 0 else ContainerLayout(library_directory="")
+        layout = observe_layout(root_fd, compat=compat_place(inventory)) if root_fd >= 0 else UNKNOWN_IMAGE
         plan = planner.plan(inventory, request, self.policy, layout)
         for note in plan.notes:
             self.log.write(f"note: {note}")
@@ -208,11 +206,12 @@ class Shim:
 
         return make_nodes(nodes, self.log.write)
 
-    def write(self, plan: "Plan", inventory: "Inventory", root_fd: int) -> None:
+    def write(self, plan: "Plan", root_fd: int) -> None:
         """Carry the plan out: generated files, the container's file system, config.json, in this order."""
         from nvinject.core.plan import DecideCompat, MakeNode
         from nvinject.render.rootfs import check_targets, without_present
 
+        decision = next((one for one in plan.operations if isinstance(one, DecideCompat)), None)
         operations = tuple(one for one in plan.operations if not isinstance(one, (DecideCompat, MakeNode)))
         traits = oci.read_traits(self.document, nested=in_user_namespace(), write_rootfs=self.policy.write_rootfs)
         plan = plan.replace(operations=operations)
@@ -235,7 +234,7 @@ class Shim:
             self.generate(generated, traits.label)
         oci.write_plan(self.document, division, traits, self.folder.path if self.folder else "")
         if division.hook:
-            division = self.add_hook(division, inventory, root_fd, launcher)
+            division = self.add_hook(division, decision, root_fd, launcher)
         self.finish(division, root_fd)
 
     def make_cache(self, division: oci.Division, root_fd: int) -> "bytes | None":
@@ -260,7 +259,9 @@ class Shim:
         self.folder.make(self.bundle, state_directory(self.low_level, self.call.root, self.call.identifier, os.environ))
         self.folder.fill(files, label)
 
-    def add_hook(self, division: oci.Division, inventory: "Inventory", root_fd: int, launcher: str) -> oci.Division:
+    def add_hook(
+        self, division: oci.Division, decision: "DecideCompat | None", root_fd: int, launcher: str
+    ) -> oci.Division:
         """Add the one hook, and leave in the run directory what it has to do; returns what is left to do here.
 
         Where something can stand by for the hook, it also writes a loader cache that takes time, while the runtime is
@@ -274,7 +275,9 @@ class Shim:
         plan = HookPlan(
             operations=division.hook,
             root=(status.st_dev, status.st_ino) if status is not None else (0, 0),
-            driver_version=inventory.driver.version,
+            driver_version=decision.driver_version if decision is not None else "",
+            cuda_version=decision.cuda_version if decision is not None else "",
+            compat_directory=decision.directory if decision is not None else "",
             compat_mode=self.policy.cuda_compat_mode,
             debug=self.policy.runtime_debug,
         )

@@ -35,7 +35,8 @@ def choose_compat(
     `mode` is the configured cuda-compat-mode, `note` what the libraries say of themselves, `cuda_version` the host's
     where it is known, `models` the names of visible GPUs. Libraries without a note count if their branch is newer:
     within one branch the host's own fit its kernel module by construction. A note names the branches of drivers that
-    its libraries run on, and then a newer version of the same branch counts too.
+    its libraries run on, and then a newer version of the same branch counts too. Without a `driver_version` it is the
+    CUDA version that has to be newer, which only a note tells.
     """
     if not directory or not version:
         return CompatChoice()
@@ -47,7 +48,8 @@ def choose_compat(
         return _choose_by_note(directory, (theirs, ours), note, cuda_version)
     if theirs is None or ours is None:
         unknown = version if theirs is None else driver_version
-        return CompatChoice(reason=f"libraries in {directory} are not used: version {unknown!r} cannot be compared")
+        why = f"version {unknown!r} cannot be compared" if unknown else "they do not tell their CUDA version"
+        return CompatChoice(reason=f"libraries in {directory} are not used: {why}")
     if theirs[0] <= ours[0]:
         return CompatChoice(reason=f"libraries in {directory} are for {version}, not newer than the driver's branch")
     return CompatChoice(directory=directory, reason=f"for driver {version}, newer than the host's {driver_version}")

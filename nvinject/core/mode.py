@@ -59,9 +59,10 @@ def find_asked(spec: ContainerSpec, annotations: tuple[tuple[str, str], ...], po
 
 
 def resolve_mode(asked: Asked, policy: Policy) -> str:
-    """Return the mode for a container that asks for devices: JIT, CDI or LEGACY.
+    """Return the mode for a container that asks for devices: JIT, CDI, LEGACY or CSV.
 
-    Raises ConfigurationError for a mode that nobody knows, RequestError for one that is not served.
+    With `auto` JIT means that this host's platform decides how it is looked at. Raises ConfigurationError for a mode
+    that nobody knows, RequestError for devices that cannot be had together.
     """
     if policy.mode not in MODES:
         known = ", ".join(MODES)
@@ -69,11 +70,6 @@ def resolve_mode(asked: Asked, policy: Policy) -> str:
             f"invalid mode {quoted(policy.mode)} in nvidia-container-runtime.mode", f"use one of {known}"
         )
     mode = MODES[policy.mode]
-    if mode == CSV:
-        raise RequestError(
-            "nvidia-container-runtime.mode is 'csv', which is for Tegra and not served",
-            "set it to auto; on Tegra keep the original runtime",
-        )
     if mode == LEGACY:
         return mode
     own = [name for name in asked.devices if name.startswith(f"{JIT_KIND}=")]
@@ -84,9 +80,11 @@ def resolve_mode(asked: Asked, policy: Policy) -> str:
             "ask for one sort of devices",
         )
     if own:
-        return JIT
-    # Devices of a registry come from there even in jit mode.
-    return CDI if mode == CDI or any(map(is_cdi_name, asked.devices)) else JIT
+        return CSV if mode == CSV else JIT
+    # Devices of a registry come from there even in modes jit and csv.
+    if mode == CDI or any(map(is_cdi_name, asked.devices)):
+        return CDI
+    return CSV if mode == CSV else JIT
 
 
 def qualify(devices: tuple[str, ...], kind: str) -> tuple[str, ...]:

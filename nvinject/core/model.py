@@ -53,7 +53,8 @@ class Gpu(Record):
     (`0000:17:00.0`). `brand` and `architecture` are None until NVML was asked, `uuid` may be "" until then (the driver
     does not know it before a GPU's first use). Where `node` is None, `node_fault` says why. The display nodes are those
     of /dev/dri, looked for only where the whole driver is asked for. `mig_enabled` is True only where NVML said so: a
-    GPU in that mode computes nothing until it has a MIG device.
+    GPU in that mode computes nothing until it has a MIG device. `more_nodes` are those that a GPU needs besides its
+    own, or in place of it; a GPU with those alone is no PCI function, has no `bus_id` and perhaps no `uuid`.
     """
 
     index: int
@@ -69,6 +70,7 @@ class Gpu(Record):
     mig_devices: tuple[MigDevice, ...] = ()
     mig_capable: bool = False
     mig_enabled: bool = False
+    more_nodes: tuple[DeviceNode, ...] = ()
     display_nodes: tuple[DeviceNode, ...] = ()
     display_links: tuple[DisplayLink, ...] = ()
 
@@ -77,6 +79,7 @@ class Library(Record):
     """A shared library of the driver: its SONAME, its file with all links resolved, its word size.
 
     `is_module` tells that programs open it by its path (modules of the X server), not through the loader's search.
+    `in_place`: containers get it where the host has it, whatever library folder their image has.
     `plain_link` is what the host's link without version says (`libnvcuvid.so` -> `libnvcuvid.so.1`), looked for only
     where the whole driver is asked for.
     """
@@ -85,6 +88,7 @@ class Library(Record):
     path: str
     bits: int = 64
     is_module: bool = False
+    in_place: bool = False
     plain_link: str = ""
 
 
@@ -111,6 +115,26 @@ class Driver(Record):
     configuration: tuple[HostFile, ...] = ()
     control_nodes: tuple[DeviceNode, ...] = ()
     proc_files: tuple[tuple[str, str], ...] = ()
+
+
+class HostLink(Record):
+    """A symbolic link of the host: its path, and what it says."""
+
+    path: str
+    target: str
+
+
+class Listing(Record):
+    """What a host itself lists for its containers; they get all of it in place, whatever capabilities they ask for.
+
+    `files` are files and folders (a file's `name` is the reason for it), `links` are links of the host.
+    Libraries among the files are those of the driver, all of them `in_place`. `compat_directory` is where images for
+    such a host keep CUDA libraries of their own, which are chosen by CUDA version alone ("": they are not looked for).
+    """
+
+    files: tuple[HostFile, ...] = ()
+    links: tuple[HostLink, ...] = ()
+    compat_directory: str = ""
 
 
 class CapabilityNode(Record):
@@ -147,8 +171,9 @@ class Inventory(Record):
     `roots` are the folders in which it was found, all of them set. `majors` are the device classes of /proc/devices.
     `imex_nodes` are the IMEX channel nodes that exist, of those that were looked for; `imex` tells more where one of
     them is missing. `node_sets` are those that were looked for. `mps_fault` says why the multi-process service does not
-    run, "" where it does or nobody asked. `notes` are findings that do not stop an injection (an
-    optional file that is missing, a node that was skipped).
+    run, "" where it does or nobody asked. `listing` is set on a host that lists itself what containers get, in place of
+    what the catalogue would choose. `notes` are findings that do not stop an injection (an optional file that is
+    missing, a node that was skipped), `warnings` those that somebody should mend.
     """
 
     driver: Driver
@@ -162,7 +187,9 @@ class Inventory(Record):
     imex: ImexHost = ImexHost()
     node_sets: tuple[NodeSet, ...] = ()
     mps_fault: str = ""
+    listing: Listing | None = None
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 class CompatNote(Record):

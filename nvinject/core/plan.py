@@ -143,15 +143,18 @@ class LoaderLibrary(Record):
 class DecideCompat(Operation):
     """When the container starts, decide whether the image's own CUDA libraries come before the host's.
 
-    For images that are not known yet; the loader cache that is updated afterwards heeds the decision.
+    For images that are not known yet; the loader cache that is updated afterwards heeds the decision. `driver_version`
+    is "" where the CUDA version alone decides; `directory` is where images keep such libraries ("": where most do).
     """
 
     driver_version: str
     cuda_version: str = ""
+    directory: str = ""
 
     def describe(self) -> str:
         """Return what the image's libraries are compared with."""
-        return f"decide at start whether CUDA libraries of the image go before those of driver {self.driver_version}"
+        host = f"driver {self.driver_version}" if self.driver_version else f"CUDA {self.cuda_version}"
+        return f"decide at start whether CUDA libraries of the image go before those of {host}"
 
 
 class UpdateLoaderCache(Operation):
@@ -174,7 +177,8 @@ class UpdateLoaderCache(Operation):
 class Plan(Record):
     """What will be done to one container: operations in order, and notes for people that change nothing.
 
-    `warnings` are what a container asked for and does not get, told wherever it is started.
+    `warnings` are what a container asked for and does not get, and what is wrong with the host's own lists, told
+    wherever it is started.
     """
 
     operations: tuple[Operation, ...]

@@ -23,7 +23,7 @@ from nvinject.core.plan import (
     SetEnvironment,
     UpdateLoaderCache,
 )
-from nvinject.core.policy import WARN, Policy, Roots
+from nvinject.core.policy import DRIVER_CAPABILITIES, WARN, Policy, Roots
 from nvinject.core.request import ContainerRequest
 from nvinject.core.requirements import check, collect_facts, needed_attributes
 from nvinject.core.selection import Selection, select
@@ -64,7 +64,8 @@ def plan(inventory: Inventory, request: ContainerRequest, policy: Policy, layout
     extras, warnings = plan_extras(inventory, request, policy)
     operations: list[Operation] = [
         *plan_driver_proc(inventory),
-        *plan_application_profile(request, selection),
+        *plan_listing(inventory),
+        *plan_application_profile(inventory, request, selection),
         *plan_binaries(inventory, request),
         *plan_libraries(inventory, layout, libraries),
         *plan_library_links(inventory, request, layout, libraries),
@@ -82,7 +83,7 @@ def plan(inventory: Inventory, request: ContainerRequest, policy: Policy, layout
     return Plan(
         operations=without_repeats([*operations, *cache]),
         notes=(*inventory.notes, *notes),
-        warnings=(*warnings, *mps_warnings(inventory, request)),
+        warnings=(*inventory.warnings, *warnings, *mps_warnings(inventory, request)),
     )
 
 
@@ -133,7 +134,12 @@ def expose(roots: Roots, node: DeviceNode, reason: str) -> list[Operation]:
 
 
 def plan_driver_proc(inventory: Inventory) -> list[Operation]:
-    """Cover the driver's procfs: only chosen GPUs show, and programs in the container make no device nodes."""
+    """Cover the driver's procfs: only chosen GPUs show, and programs in the container make no device nodes.
+
+    A host that lists what containers get has nothing there that they would need to be kept from.
+    """
+    if inventory.listing is not None:
+        return []
     return [
         MaskDirectory(
             target=DRIVER_PROC,
@@ -145,9 +151,35 @@ def plan_driver_proc(inventory: Inventory) -> list[Operation]:
     ]
 
 
-def plan_application_profile(request: ContainerRequest, selection: Selection) -> list[Operation]:
+def plan_listing(inventory: Inventory) -> list[Operation]:
+    """Show what the host itself lists for its containers, where the host has it."""
+    listing = inventory.listing
+    if listing is None:
+        return []
+    return [
+        *(
+            BindFile(
+                source=below(inventory.roots.driver, file.path),
+                target=file.path,
+                flags=FILE_FLAGS,
+                reason=file.name,
+            )
+            for file in listing.files
+        ),
+        *(
+            CreateSymlink(link=link.path, target=link.target, force=True, reason="a link of the host that it lists")
+            for link in listing.links
+        ),
+    ]
+
+
+def plan_application_profile(inventory: Inventory, request: ContainerRequest, selection: Selection) -> list[Operation]:
     """Tell EGL which GPUs it may use: it would otherwise open every GPU that it finds on the PCI bus."""
-    if not selection.gpus or not any(capability in GRAPHICS for capability in request.capabilities):
+    if (
+        inventory.listing is not None
+        or not selection.gpus
+        or not any(capability in GRAPHICS for capability in request.capabilities)
+    ):
         return []
     return [application_profile(frozenset(gpu.minor for gpu in selection.gpus))]
 
@@ -186,7 +218,9 @@ def plan_binaries(inventory: Inventory, request: ContainerRequest) -> list[Opera
 
 
 def wanted_libraries(inventory: Inventory, request: ContainerRequest) -> tuple[Library, ...]:
-    """Return the libraries that the capabilities name, 32-bit ones only with compat32."""
+    """Return the libraries that the capabilities name, 32-bit ones only with compat32; or all that a host lists."""
+    if inventory.listing is not None:
+        return inventory.driver.libraries
     rows = catalog.libraries_for(request.capabilities)
     sizes = catalog.word_sizes_for(request.capabilities)
     whole = catalog.WHOLE_DRIVER in request.capabilities
@@ -199,7 +233,7 @@ def wanted_libraries(inventory: Inventory, request: ContainerRequest) -> tuple[L
 
 def library_directory(layout: ContainerLayout, library: Library) -> str:
     """Return the folder of the container that takes a library ("" where the image has none for its word size)."""
-    if not layout.library_directory or library.is_module:
+    if not layout.library_directory or library.is_module or library.in_place:
         return library.path.rpartition("/")[0]
     return layout.library_directory if library.bits == 64 else layout.library32_directory
 
@@ -225,8 +259,11 @@ def plan_libraries(inventory: Inventory, layout: ContainerLayout, libraries: tup
 def plan_library_links(
     inventory: Inventory, request: ContainerRequest, layout: ContainerLayout, libraries: tuple[Library, ...]
 ) -> list[Operation]:
-    """Link SONAMEs to versioned files, and the few names that programs open although no SONAME says so."""
-    operations: list[Operation] = []
+    """Link SONAMEs to versioned files, and the few names that programs open although no SONAME says so.
+
+    Links that the host lists itself are there already (plan_listing).
+    """
+    operations: list[CreateSymlink] = []
     for library in libraries:
         directory = library_directory(layout, library)
         file = basename(library.path)
@@ -255,9 +292,15 @@ def plan_library_links(
                 target=row.target.replace("{version}", inventory.driver.version),
                 reason=row.reason,
             )
-            for row in catalog.symlinks_for((library.soname,), request.capabilities)
+            for row in catalog.symlinks_for((library.soname,), linking_capabilities(inventory, request))
         ]
-    return operations
+    listed = {link.path for link in inventory.listing.links} if inventory.listing is not None else set()
+    return [operation for operation in operations if operation.link not in listed]
+
+
+def linking_capabilities(inventory: Inventory, request: ContainerRequest) -> tuple[str, ...]:
+    """Return the capabilities whose links are made: all of them where the host lists its libraries itself."""
+    return request.capabilities if inventory.listing is None else DRIVER_CAPABILITIES
 
 
 def plan_configuration(inventory: Inventory, request: ContainerRequest) -> list[Operation]:
@@ -350,14 +393,15 @@ def plan_gpus(inventory: Inventory, selection: Selection) -> list[Operation]:
     """Give access to each visible GPU and show its folder of the driver's procfs."""
     operations: list[Operation] = []
     for gpu in selection.gpus:
-        if gpu.node is None:
+        if gpu.node is None and not gpu.more_nodes:
             path = f"/dev/nvidia{gpu.minor}"
             fault = gpu.node_fault or f"{below(inventory.roots.dev, path)} is missing"
             raise HostError(
-                f"GPU {gpu.index} ({gpu.uuid}) cannot be used: device node {fault}",
+                f"{name_gpu(gpu)} cannot be used: device node {fault}",
                 f"run {catalog.node_remedy(path)} as root",
             )
-        operations += expose_node(inventory, gpu.node, f"GPU {gpu.index} ({gpu.uuid})")
+        for node in (*((gpu.node,) if gpu.node else ()), *gpu.more_nodes):
+            operations += expose_node(inventory, node, name_gpu(gpu))
         operations += show_gpu_proc(inventory, gpu)
         # A GPU that is cut into slices draws nothing.
         if not gpu.mig_devices:
@@ -365,12 +409,16 @@ def plan_gpus(inventory: Inventory, selection: Selection) -> list[Operation]:
     return operations
 
 
+def name_gpu(gpu: Gpu) -> str:
+    """Return how a GPU is called to people: by its index, and its UUID or model."""
+    return f"GPU {gpu.index} ({gpu.uuid or gpu.model})"
+
+
 def show_gpu_proc(inventory: Inventory, gpu: Gpu) -> list[Operation]:
     """Show a GPU's folder of the driver's procfs."""
     if not gpu.proc_directory:
         return []
-    reason = f"GPU {gpu.index} ({gpu.uuid})"
-    return [show_proc(inventory, gpu.proc_directory, reason)]
+    return [show_proc(inventory, gpu.proc_directory, name_gpu(gpu))]
 
 
 def show_proc(inventory: Inventory, path: str, reason: str) -> BindFile:
@@ -403,7 +451,7 @@ def plan_visible_proc(
 
 def plan_display(inventory: Inventory, gpu: Gpu) -> list[Operation]:
     """Give access to the nodes through which a GPU draws, and make the links that name them by bus address."""
-    reason = f"drawing with GPU {gpu.index} ({gpu.uuid})"
+    reason = f"drawing with {name_gpu(gpu)}"
     return [
         *(operation for node in gpu.display_nodes for operation in expose_node(inventory, node, reason)),
         *(CreateSymlink(link=link.path, target=link.target, force=True, reason=reason) for link in gpu.display_links),
@@ -570,11 +618,11 @@ def plan_loader_cache(
     if policy.cuda_compat_mode == "mount" and layout.compat_directory:
         notes.append("cuda-compat-mode 'mount' is carried out as 'ldconfig': nothing of an image is ever mounted")
     compat = choose_compat("", "", "", "")
-    if any(library.soname.startswith("libcuda.so") for library in libraries):
+    if takes_compat(inventory, libraries):
         compat = choose_compat(
             layout.compat_directory,
             layout.compat_version,
-            inventory.driver.version,
+            compared_driver(inventory),
             policy.cuda_compat_mode,
             note=layout.compat_note,
             cuda_version=inventory.driver.cuda_version or "",
@@ -592,16 +640,30 @@ def plan_loader_cache(
     return [*plan_later_compat(inventory, policy, layout, libraries), operation], notes
 
 
+def takes_compat(inventory: Inventory, libraries: tuple[Library, ...]) -> bool:
+    """Tell whether CUDA libraries of an image could take the place of the host's."""
+    listing = inventory.listing
+    comparable = listing is None or bool(listing.compat_directory and inventory.driver.cuda_version)
+    return comparable and any(library.soname.startswith("libcuda.so") for library in libraries)
+
+
+def compared_driver(inventory: Inventory) -> str:
+    """Return the driver version that images' CUDA libraries are compared with, "" where CUDA's own alone decides."""
+    return inventory.driver.version if inventory.listing is None else ""
+
+
 def plan_later_compat(
     inventory: Inventory, policy: Policy, layout: ContainerLayout, libraries: tuple[Library, ...]
 ) -> list[Operation]:
     """Leave the choice of CUDA libraries to the container's start where the image is not known."""
-    wanted = any(library.soname.startswith("libcuda.so") for library in libraries)
-    if layout.library_directory or not wanted or policy.cuda_compat_mode == "disabled":
+    if layout.library_directory or not takes_compat(inventory, libraries) or policy.cuda_compat_mode == "disabled":
         return []
+    listing = inventory.listing
     return [
         DecideCompat(
-            driver_version=inventory.driver.version,
+            driver_version=compared_driver(inventory),
+            cuda_version="" if listing is None else inventory.driver.cuda_version or "",
+            directory="" if listing is None else listing.compat_directory,
             reason="an image may bring CUDA libraries that are newer than the driver",
         )
     ]

@@ -13,6 +13,7 @@ CDI_ANNOTATION_PREFIX = "cdi.k8s.io/"
 REFUSE = "refuse"
 WARN = "warn"
 ON_MISSING = (REFUSE, WARN)
+MOUNT_SPEC_DIRECTORY = "/etc/nvidia-container-runtime/host-files-for-container.d"
 CDI_SPEC_DIRS = ("/etc/cdi", "/var/run/cdi")
 
 
@@ -69,6 +70,8 @@ class Policy(Record):
     cdi_default_kind: str = "nvidia.com/gpu"
     cdi_annotation_prefixes: tuple[str, ...] = (CDI_ANNOTATION_PREFIX,)
     cdi_spec_dirs: tuple[str, ...] = CDI_SPEC_DIRS
+    csv_mount_spec_path: str = MOUNT_SPEC_DIRECTORY
+    csv_compat_root: str = ""
     write_rootfs: bool = True
     jit_feature_flags: tuple[str, ...] = ()
     leave_out: tuple[str, ...] = ()

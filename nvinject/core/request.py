@@ -24,6 +24,9 @@ from nvinject.errors import InputError, RequestError, quoted
 from nvinject.record import Record
 
 IMEX_VARIABLE = "NVIDIA_IMEX_CHANNELS"
+# JetPack's variable is no requirement: it has one value, and that says which of the host's lists count.
+JETPACK_VARIABLE = "NVIDIA_REQUIRE_JETPACK"
+EVERY_LIST = "csv-mounts=all"
 CAPABILITIES_VARIABLE = "NVIDIA_DRIVER_CAPABILITIES"
 
 # The kernel driver has 2**20 minor numbers for channels.
@@ -38,7 +41,8 @@ class ContainerRequest(Record):
     `devices` are tokens for selection.select, `("all",)` or `("none",)`; `requirements` are (variable, expression)
     pairs sorted by variable, empty where the check is disabled; `extras` are names of catalog.NODE_SETS; `mps` are
     the variables of a client of the multi-process service that the container has itself, and `mps_provided` tells that
-    it mounts a pipe directory of its own there; `source` says which input won.
+    it mounts a pipe directory of its own there; `source` says which input won. `every_list` asks for all files in
+    which a host lists what containers get, not for the usual ones alone.
     """
 
     devices: tuple[str, ...]
@@ -53,6 +57,7 @@ class ContainerRequest(Record):
     source: str = ""
     warnings: tuple[str, ...] = ()
     legacy_image: bool = False
+    every_list: bool = False
 
 
 def read_request(spec: ContainerSpec, policy: Policy) -> ContainerRequest | None:
@@ -87,6 +92,7 @@ def make_request(asked: Asked, spec: ContainerSpec, policy: Policy) -> Container
         source=asked.source,
         warnings=(*filter(None, (foreign_warning(asked),)), *warnings),
         legacy_image=legacy,
+        every_list=environment.get(JETPACK_VARIABLE) == EVERY_LIST,
     )
 
 
@@ -213,7 +219,7 @@ def _collect_requirements(environment: dict[str, str], policy: Policy, *, legacy
     found = [
         (name, value)
         for name, value in environment.items()
-        if value and name.startswith("NVIDIA_REQUIRE_") and not name.startswith("NVIDIA_REQUIRE_JETPACK")
+        if value and name.startswith("NVIDIA_REQUIRE_") and not name.startswith(JETPACK_VARIABLE)
     ]
     if legacy:
         major, minor = parse_cuda_version(environment["CUDA_VERSION"])

@@ -116,15 +116,16 @@ def needed_attributes(requirements: tuple[tuple[str, str], ...]) -> frozenset[st
 
 def collect_facts(driver: Driver, gpus: tuple[Gpu, ...]) -> tuple[HostFacts, ...]:
     """Return the facts of every visible GPU; without a GPU those of the driver alone, so that it is still checked."""
+    version = driver.version or None
     if not gpus:
-        return (HostFacts(driver=driver.version, cuda=driver.cuda_version),)
+        return (HostFacts(driver=version, cuda=driver.cuda_version),)
     return tuple(
         HostFacts(
-            driver=driver.version,
+            driver=version,
             cuda=driver.cuda_version,
             arch=gpu.architecture,
             brand=gpu.brand,
-            label=f"GPU {gpu.index} ({gpu.uuid})",
+            label=f"GPU {gpu.index} ({gpu.uuid or gpu.model})",
         )
         for gpu in gpus
     )

@@ -151,7 +151,8 @@ def _hint_for_unknown(token: str, gpus: tuple[Gpu, ...]) -> str:
 def _known_devices(gpus: tuple[Gpu, ...]) -> list[str]:
     known = []
     for gpu in gpus:
-        known.append(f"{gpu.index} ({gpu.uuid}, {gpu.bus_id})")
+        names = ", ".join(name for name in (gpu.uuid, gpu.bus_id) if name) or gpu.model
+        known.append(f"{gpu.index} ({names})")
         known += [f"{gpu.index}:{mig.index} ({mig.uuid})" for mig in gpu.mig_devices if mig.uuid]
     return known
 

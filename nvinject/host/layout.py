@@ -23,18 +23,16 @@ _TRIPLETS = {
 }
 
 
-def observe_layout(
-    root_fd: int, machine: str = "", *, compat: str = COMPAT_DIRECTORY, created: bool = False
-) -> ContainerLayout:
+def observe_layout(root_fd: int, machine: str = "", *, compat: str = "", created: bool = False) -> ContainerLayout:
     """Return the layout of the image below an opened root directory; `machine` is this host's unless given.
 
-    `compat` is where CUDA compatibility libraries are looked for; `created` says that the
-    process exists already. The rules are the original's.
+    `compat` is where CUDA compatibility libraries are looked for (COMPAT_DIRECTORY unless given); `created` says that
+    the process exists already. The rules are the original's.
     """
     name = machine or os.uname().machine
     triplet, triplet32, musl = _TRIPLETS.get(name, ("", "", name))
     is_debian = bool(triplet) and _exists(root_fd, "/etc/debian_version")
-    compat_directory, compat_version, compat_note = _find_compat(root_fd, compat)
+    compat_directory, compat_version, compat_note = _find_compat(root_fd, compat or COMPAT_DIRECTORY)
     return ContainerLayout(
         library_directory=f"/usr/lib/{triplet}" if is_debian else "/usr/lib64",
         library32_directory=_debian32(triplet32) if is_debian else _other32(root_fd),

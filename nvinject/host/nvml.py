@@ -56,7 +56,10 @@ class NvmlMig(Record):
 
 
 class NvmlGpu(Record):
-    """A GPU as NVML shows it; `brand` is a number of nvmlBrandType_t, `architecture` the compute capability."""
+    """A GPU as NVML shows it; `brand` is a number of nvmlBrandType_t, `architecture` the compute capability.
+
+    An integrated GPU that is no PCI function has no `bus_id`, and its UUID may lack the usual `GPU-`.
+    """
 
     index: int
     minor: int
@@ -66,6 +69,7 @@ class NvmlGpu(Record):
     architecture: str
     mig_devices: tuple[NvmlMig, ...] = ()
     mig_enabled: bool = False
+    name: str = ""
 
 
 class NvmlAnswer(Record):
@@ -96,7 +100,7 @@ def ask_nvml(
             f"libnvidia-ml.so.1 of version {kernel_version} is not there, and only it can tell what was asked for",
             "install the driver's management library",
         )
-    text = _run_child(lambda: _report_as(identity, library, device_root), timeout)
+    text = run_child(lambda: _report_as(identity, library, device_root), timeout)
     return parse_answer(text, kernel_version, library)
 
 
@@ -175,8 +179,9 @@ def parse_answer(text: str, kernel_version: str, library: str) -> NvmlAnswer:
                     if parent == index
                 ),
                 mig_enabled=index in enabled,
+                name=name,
             )
-            for index, minor, bus_id, uuid, brand, architecture in found
+            for index, minor, bus_id, uuid, brand, architecture, name in found
         ),
         lost=tuple(f"GPU {line[1]}: {line[2]}" for line in lines if line[0] == "lost"),
     )
@@ -201,8 +206,11 @@ def _skew(kernel_version: str, library_version: str) -> HostError:
     )
 
 
-def _run_child(report: "Callable[[], Iterator[str]]", timeout: float) -> str:
-    """Return what a child process reports; raises HostError when it takes too long or dies."""
+def run_child(report: "Callable[[], Iterator[str]]", timeout: float, *, library: str = "NVML") -> str:
+    """Return what a child process reports; raises HostError when it takes too long or dies.
+
+    `library` is how messages call what the child asks.
+    """
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -217,12 +225,12 @@ def _run_child(report: "Callable[[], Iterator[str]]", timeout: float) -> str:
         status = _reap(child, patience=GRACE if finished else 0.0)
     if not finished:
         raise HostError(
-            f"NVML did not answer within {timeout} s",
+            f"{library} did not answer within {timeout} s",
             "turn on persistence mode (nvidia-persistenced, or nvidia-smi -pm 1), so that GPUs stay initialised, "
             "or raise nvinject.nvml-timeout",
         )
     if status is not None and os.WIFSIGNALED(status):
-        raise HostError(f"NVML crashed: its process died of signal {os.WTERMSIG(status)}", REMEDY)
+        raise HostError(f"{library} crashed: its process died of signal {os.WTERMSIG(status)}", REMEDY)
     return text
 
 
@@ -379,14 +387,16 @@ def _report_gpu(index: int) -> "Iterator[str]":
 
     gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
     capability = _optional(None, pynvml.nvmlDeviceGetCudaComputeCapability, gpu)
+    address = _optional(None, pynvml.nvmlDeviceGetPciInfo, gpu)  # an integrated GPU has none
     yield _line(
         "gpu",
         index,
         _optional(-1, pynvml.nvmlDeviceGetMinorNumber, gpu),
-        _text(pynvml.nvmlDeviceGetPciInfo(gpu).busId),
+        _text(address.busId) if address is not None else "",
         _text(pynvml.nvmlDeviceGetUUID(gpu)),
         _optional(0, pynvml.nvmlDeviceGetBrand, gpu),
         "{}.{}".format(*capability) if capability else "",
+        _text(_optional("", pynvml.nvmlDeviceGetName, gpu)),
     )
     current_mode, _ = _optional((0, 0), pynvml.nvmlDeviceGetMigMode, gpu)
     if current_mode:

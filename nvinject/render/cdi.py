@@ -167,8 +167,12 @@ class _Writer:
 
 
 def _versions(operation: DecideCompat) -> tuple[str, ...]:
-    cuda = (f"--host-cuda-version={operation.cuda_version}",) if operation.cuda_version else ()
-    return (f"--host-driver-version={operation.driver_version}", *cuda)
+    given = (
+        ("--host-driver-version", operation.driver_version),
+        ("--host-cuda-version", operation.cuda_version),
+        ("--cuda-compat-container-root", operation.directory),
+    )
+    return tuple(f"{name}={value}" for name, value in given if value)
 
 
 def _node(operation: BindDevice, access: str) -> cdi.NodeEdit:

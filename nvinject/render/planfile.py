@@ -24,12 +24,15 @@ class HookPlan(Record):
     """What a hook has to do, and how it knows the root file system again.
 
     `root` is (device, inode) of the root directory, (0, 0) where it was not there yet; then the image is looked at by
-    the hook, and `driver_version` and `compat_mode` tell how to choose among CUDA libraries. `debug` is the log file.
+    the hook, and `driver_version`, `cuda_version`, `compat_directory` and `compat_mode` tell how to choose among CUDA
+    libraries, as core.plan.DecideCompat. `debug` is the log file.
     """
 
     operations: tuple[Operation, ...]
     root: tuple[int, int] = (0, 0)
     driver_version: str = ""
+    cuda_version: str = ""
+    compat_directory: str = ""
     compat_mode: str = ""
     debug: str = ""
 
@@ -40,6 +43,8 @@ def format_plan_file(plan: HookPlan) -> bytes:
         "operations": [operation_values(operation) for operation in plan.operations],
         "root": list(plan.root),
         "driverVersion": plan.driver_version,
+        "cudaVersion": plan.cuda_version,
+        "compatDirectory": plan.compat_directory,
         "compatMode": plan.compat_mode,
         "debug": plan.debug,
     }
@@ -55,6 +60,8 @@ def parse_plan_file(data: bytes, path: str) -> HookPlan:
             operations=tuple(_parse_operation(operation) for operation in values["operations"]),
             root=(int(device), int(inode)),
             driver_version=str(values["driverVersion"]),
+            cuda_version=str(values["cudaVersion"]),
+            compat_directory=str(values["compatDirectory"]),
             compat_mode=str(values["compatMode"]),
             debug=str(values["debug"]),
         )

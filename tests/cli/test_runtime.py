@@ -436,7 +436,7 @@ def test_no_driver(node: Node) -> None:
     refused(node, 6, "driver")
 
 
-@pytest.mark.parametrize(("mode", "code", "words"), [("bogus", 4, "invalid mode 'bogus'"), ("csv", 5, "Tegra")])
+@pytest.mark.parametrize(("mode", "code", "words"), [("bogus", 4, "invalid mode 'bogus'"), ("csv", 6, "no mount spec")])
 def test_modes_that_are_refused(gpus: Node, mode: str, code: int, words: str) -> None:
     gpus.settings["nvidia-container-runtime"]["mode"] = mode
     gpus.write_spec("NVIDIA_VISIBLE_DEVICES=all")

@@ -23,7 +23,7 @@ CHOICES = [
     ("550.54.15", "570.133.20", "ldconfig", NONE, "", (), False, "not newer"),
     ("1000.1", "999.2", "ldconfig", NONE, "", (), True, "newer"),
     ("newest", "570.133.20", "ldconfig", NONE, "", (), False, "'newest' cannot be compared"),
-    ("575.51.03", "", "ldconfig", NONE, "12.8", (), False, "'' cannot be compared"),
+    ("575.51.03", "", "ldconfig", NONE, "12.8", (), False, "do not tell their CUDA version"),
     # switched off
     ("575.51.03", "570.133.20", "disabled", NONE, "", (), False, "cuda-compat-mode is 'disabled'"),
     ("575.51.03", "570.133.20", "hook", NONE, "", (), False, "cuda-compat-mode is 'hook'"),

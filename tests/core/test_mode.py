@@ -98,6 +98,10 @@ RESOLVED = [
     ("jit-cdi", (GPU0,), "cdi"),
     ("cdi", ("0",), "cdi"),
     ("cdi", (JIT0,), "jit"),
+    ("csv", ("0",), "csv"),
+    ("csv", ("all",), "csv"),
+    ("csv", (JIT0,), "csv"),
+    ("csv", (GPU0,), "cdi"),
     ("legacy", ("0",), "legacy"),
     ("legacy", (GPU0,), "legacy"),
 ]
@@ -112,7 +116,6 @@ def test_resolve_mode(mode: str, devices: tuple[str, ...], expected: str) -> Non
     ("mode", "devices", "kind", "words"),
     [
         ("bogus", ("0",), ConfigurationError, "'bogus'"),
-        ("csv", ("0",), RequestError, "Tegra"),
         ("auto", (JIT0, GPU1), RequestError, f"{GPU1}"),
         ("cdi", (JIT0, "1"), RequestError, "cannot be combined with '1'"),
     ],

@@ -6,15 +6,18 @@ from nvinject.core import catalog
 from nvinject.core.model import (
     UNKNOWN_IMAGE,
     CapabilityNode,
+    CompatNote,
     ContainerLayout,
     DeviceNode,
     DisplayLink,
     Driver,
     Gpu,
     HostFile,
+    HostLink,
     ImexHost,
     Inventory,
     Library,
+    Listing,
     MigDevice,
     NodeSet,
 )
@@ -555,3 +558,90 @@ def test_the_nodes_of_a_container_tell_what_of_procfs_it_sees(
     config = DeviceNode(path="/dev/nvidia-caps/nvidia-cap1", major=237, minor=1)
     inventory = INVENTORY.replace(mig_config_node=config)
     assert targets(plan_visible_proc(inventory, frozenset(gpus), frozenset(capabilities))) == expected
+
+
+LISTED = Library(soname="libcuda.so.1", path="/usr/lib/tegra/libcuda.so.1.1", in_place=True)
+LISTING = Inventory(
+    driver=Driver(version="540.4.0", cuda_version="12.6", libraries=(LISTED,)),
+    roots=Roots(dev="/"),
+    gpus=(
+        Gpu(
+            index=0,
+            minor=0,
+            uuid="",
+            bus_id="",
+            model="Orin (nvgpu)",
+            more_nodes=(
+                DeviceNode(path="/dev/nvmap", major=10, minor=124),
+                DeviceNode(path="/dev/nvhost-gpu", major=505, minor=1),
+            ),
+        ),
+    ),
+    listing=Listing(
+        files=(HostFile(name="listed in drivers.csv, line 3", path="/usr/lib/firmware/tegra23x"),),
+        links=(HostLink(path="/usr/lib/tegra/libcuda.so", target="libcuda.so.1.1"),),
+        compat_directory="/usr/local/cuda/compat_orin",
+    ),
+)
+LISTED_FILES = {"/usr/lib/firmware/tegra23x", "/usr/lib/tegra/libcuda.so.1.1"}
+
+
+@pytest.mark.parametrize(("devices", "nodes"), [("all", 2), ("0", 2), ("none", 0)])
+@pytest.mark.parametrize("capabilities", ["utility", "compute utility", "graphics"])
+def test_a_host_that_lists_what_containers_get(devices: str, nodes: int, capabilities: str) -> None:
+    """All of it in place, whatever the capabilities and the image; its driver's procfs and profile are left alone."""
+    found = operations(request(devices, capabilities=capabilities), inventory=LISTING)
+    assert {one.target for one in found if isinstance(one, BindFile)} == LISTED_FILES
+    assert len([one for one in found if isinstance(one, BindDevice)]) == nodes
+    assert len([one for one in found if isinstance(one, AllowDevice)]) == nodes
+    assert not [one for one in found if isinstance(one, MaskDirectory)]
+    assert [(one.link, one.target) for one in found if isinstance(one, CreateSymlink)] == [
+        ("/usr/lib/tegra/libcuda.so", "libcuda.so.1.1"),
+        ("/usr/lib/tegra/libcuda.so.1", "libcuda.so.1.1"),
+    ]
+    (cache,) = [one for one in found if isinstance(one, UpdateLoaderCache)]
+    assert (cache.directories, cache.libraries[0].path) == (("/usr/lib/tegra",), "/usr/lib/tegra/libcuda.so.1")
+
+
+def test_reasons_name_the_list() -> None:
+    found = operations(request("all"), inventory=LISTING)
+    assert "listed in drivers.csv, line 3" in {one.reason for one in found}
+    assert "GPU 0 (Orin (nvgpu))" in {one.reason for one in found}
+
+
+# CUDA version that the image's libraries bring, whether they come first
+LISTED_COMPAT = [("12.9", True), ("12.6", False), ("12.2", False), ("", False)]
+
+
+@pytest.mark.parametrize(("cuda", "used"), LISTED_COMPAT)
+def test_cuda_alone_decides_on_a_host_with_lists(cuda: str, *, used: bool) -> None:
+    """The branches that a note names are those of other drivers."""
+    layout = ContainerLayout(
+        library_directory=LIBRARY_DIRECTORY,
+        compat_directory="/usr/local/cuda/compat_orin",
+        compat_version="1.1.595",
+        compat_note=CompatNote(drivers=(575,), cuda_version=cuda),
+    )
+    (cache,) = [
+        one
+        for one in operations(request("all"), inventory=LISTING, layout=layout)
+        if isinstance(one, UpdateLoaderCache)
+    ]
+    assert bool(cache.compat_directory) is used
+
+
+def test_a_host_with_lists_leaves_the_choice_for_an_unknown_image() -> None:
+    """Where the CUDA version is known, and only then."""
+    found = operations(request("all"), inventory=LISTING, layout=UNKNOWN_IMAGE)
+    (later,) = [one for one in found if isinstance(one, DecideCompat)]
+    assert (later.driver_version, later.cuda_version, later.directory) == ("", "12.6", "/usr/local/cuda/compat_orin")
+    silent = LISTING.replace(driver=LISTING.driver.replace(cuda_version=None))
+    found = operations(request("all"), inventory=silent, layout=UNKNOWN_IMAGE)
+    assert not [one for one in found if isinstance(one, DecideCompat)]
+
+
+@pytest.mark.parametrize(("token", "words"), [("1", "this host has 0 (Orin (nvgpu))"), ("0:0", "0:0")])
+def test_a_device_that_a_host_with_lists_lacks(token: str, words: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        operations(request(token), inventory=LISTING)
+    assert words in str(caught.value)
