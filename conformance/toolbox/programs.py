@@ -101,7 +101,7 @@ def generate(name: str, given: str, line: str = f"{GENERATE} @", **more: "str | 
 
 
 _V = "$NVIDIA_CTK_CDI_GENERATE"
-NO_CSV = "Tegra systems are described by CSV files, which nvinject does not read yet"
+LISTS = f"{GENERATE} --mode csv --csv.file $T/lists.csv"
 GENERATE_OPTIONS = (
     generate(f"--config-search-path, {_V}_CONFIG_SEARCH_PATHS", "--config-search-path $T/configs"),
     generate("--output, $NVIDIA_CTK_CDI_OUTPUT_FILE_PATH", "--output $T/out/spec.yaml", why="whole, or not at all"),
@@ -109,7 +109,7 @@ GENERATE_OPTIONS = (
     generate(
         f"--mode, --discovery-mode, {_V}_MODE",
         "--mode management",
-        why="csv and wsl are refused; auto chooses nvml where the nvidia module is loaded",
+        why="wsl is refused",
     ),
     generate("--dev-root, $NVIDIA_CTK_DEV_ROOT", "--dev-root $T/empty"),
     generate(f"--device-name-strategy, {_V}_DEVICE_NAME_STRATEGIES", "--device-name-strategy type-index"),
@@ -127,9 +127,17 @@ GENERATE_OPTIONS = (
     ),
     generate(f"--vendor, --cdi-vendor, {_V}_VENDOR", "--vendor example.com"),
     generate(f"--class, --cdi-class, {_V}_CLASS", "--class card"),
-    generate("--csv.file", "--csv.file /a.csv", refused=True, why=NO_CSV),
-    generate("--csv.ignore-pattern", "--csv.ignore-pattern x", refused=True, why=NO_CSV),
-    generate("--csv.compat-container-root", "--csv.compat-container-root /x", refused=True, why=NO_CSV),
+    generate(f"--csv.file, {_V}_CSV_FILES", "--csv.file $T/lists.csv", line=f"{GENERATE} --mode csv @"),
+    generate(
+        f"--csv.ignore-pattern, {_V}_CSV_IGNORE_PATTERNS", "--csv.ignore-pattern **/libcuda.so.1", line=f"{LISTS} @"
+    ),
+    generate(
+        f"--csv.compat-container-root, {_V}_CSV_CONTAINER_COMPAT_ROOT",
+        "--csv.compat-container-root /opt/compat",
+        line=f"{LISTS} @",
+        idle=True,
+        why="has an effect with an Orin's GPU, for which alone images have such a folder",
+    ),
     generate(f"--disable-hook, --disable-hooks, {_V}_DISABLED_HOOKS", "--disable-hook all"),
     generate(
         f"--enable-hook, --enable-hooks, {_V}_ENABLED_HOOKS",
@@ -139,7 +147,8 @@ GENERATE_OPTIONS = (
     generate(
         f"--feature-flag, --feature-flags, {_V}_FEATURE_FLAGS",
         "--feature-flag disable-ipc-discoverer",
-        why="disable-ipc-discoverer and no-additional-gids-for-device-nodes; any other one is a warning",
+        why="disable-ipc-discoverer, disable-multiple-csv-devices and no-additional-gids-for-device-nodes; "
+        "any other one is a warning",
     ),
     generate(f"--no-all-device, {_V}_NO_ALL_DEVICE", "--no-all-device"),
     generate(f"--device-id, --device-ids, --device, --devices, {_V}_DEVICE_IDS", "--device-id 1"),

@@ -30,6 +30,7 @@ fresh() {
     umount -R $R 2>/dev/null; rm -rf $T
     mkdir -p $T/bundle $T/out $T/empty $T/specs $T/libraries $T/configs/vulkan/icd.d $T/xdg/nvidia-container-runtime
     make_rootfs; make_configuration; make_state
+    printf 'dev, /dev/nvidia0\\nsym, LIBRARIES/libcuda.so.1\\n' >$T/lists.csv
     echo '{}' >$T/daemon.json; echo '{}' >$T/config.json; echo '{}' >$T/configs/vulkan/icd.d/nvidia_icd.json
     cp /etc/cdi-of-mine.yaml $T/specs/nvidia.yaml
     cp LIBRARIES/libnvidia-encode.so.570.133.20 $T/libraries; cp $T/libraries/* $R/opt/lib

@@ -69,9 +69,8 @@ def parser() -> "argparse.ArgumentParser":
 
 def main(arguments: "list[str]") -> int:
     """Run the sub-command that the arguments name."""
-    from nvinject.cli.cdioptions import GENERATE_OPTIONS, read_plainly, refuse_options
+    from nvinject.cli.cdioptions import GENERATE_OPTIONS, read_plainly
 
-    refuse_options(arguments)
     # Engines and units call this one, written out; the parser of everything would double its time.
     parsed: Any = read_plainly(arguments[1:], GENERATE_OPTIONS) if arguments[:1] == ["generate"] else None
     name = "generate"

@@ -197,9 +197,6 @@ GENERATE_OPTIONS = (
     CONFIG,
 )
 
-# Options of the original that are refused: they belong to a mode that is not there.
-_NO_CSV = "Tegra systems are described by CSV files, which nvinject does not read yet"
-REFUSED_OPTIONS = dict.fromkeys(("--csv.file", "--csv.ignore-pattern", "--csv.compat-container-root"), _NO_CSV)
 
 REFRESH_OPTIONS = (
     Option(
@@ -245,14 +242,6 @@ class Parsed:
     def __init__(self, values: "Mapping[str, Any]") -> None:
         """Take the values by destination."""
         self.__dict__.update(values)
-
-
-def refuse_options(words: "Sequence[str]") -> None:
-    """Raise UsageError for an option of the original that nvinject does not have, with the reason."""
-    for word in words:
-        reason = REFUSED_OPTIONS.get(word.partition("=")[0])
-        if reason is not None:
-            raise UsageError(f"{word.partition('=')[0]} is not supported: {reason}", "leave it out")
 
 
 def read_plainly(words: "Sequence[str]", table: tuple[Option, ...]) -> Parsed | None:

@@ -168,7 +168,8 @@ class Tegra:
     def evidence(self) -> str:
         """Return what shows that this is a Tegra system."""
         with Root(self.policy.roots.driver, title="driver root") as root:
-            release = (root.read_text(TEGRA_RELEASE) or "").split("\n")[0].lstrip("# ").strip()
+            first = (root.read_text(TEGRA_RELEASE) or "").split("\n")[0].lstrip("# ")
+            release = first.partition(", GCID")[0].strip()
         if release:
             return f"{TEGRA_RELEASE}: {release}"
         family = read_family(self.policy.roots.sys.rstrip("/") + SOC_FAMILY).strip()
