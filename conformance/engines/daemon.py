@@ -102,18 +102,14 @@ class Daemon:
 
     def start(self) -> None:
         """Start dockerd on its machine and wait until it answers."""
-        runtimes = self.configure()
+        options = self.configure()
         nvfakes("runtime-wrapper", str(self.wrapper))
         # What a machine needs is compiled and unpacked the first time; the daemon's time limit is not for that.
         nvfakes("run", self.machine, "--", "true", seconds=PREPARE_SECONDS)
         command = [
             *(sys.executable, "-m", "nvfakes", "run", self.machine, "--"),
             *(UNIFIED_VIEW if self.unified else ()),
-            *(self.program, "--host", self.socket, "--pidfile", f"{self.folder}/pid"),
-            *("--data-root", f"{self.folder}/data", "--exec-root", f"{self.folder}/exec"),
-            *("--iptables=false", "--bridge=none", "--config-file", f"{self.folder}/daemon.json"),
-            *("--exec-opt", "native.cgroupdriver=cgroupfs", f"--cgroup-parent=/{self.cgroup}"),
-            *runtimes,
+            *self.command(options),
         ]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -127,6 +123,16 @@ class Daemon:
             )
         self.wait_until_ready()
 
+    def command(self, options: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the command line of the daemon."""
+        return (
+            *(self.program, "--host", self.socket, "--pidfile", f"{self.folder}/pid"),
+            *("--data-root", f"{self.folder}/data", "--exec-root", f"{self.folder}/exec"),
+            *("--iptables=false", "--bridge=none", "--config-file", f"{self.folder}/daemon.json"),
+            *("--exec-opt", "native.cgroupdriver=cgroupfs", f"--cgroup-parent=/{self.cgroup}"),
+            *options,
+        )
+
     def wait_until_ready(self) -> None:
         """Wait for the first answer; raises DaemonError if the process ends or says nothing in time."""
         deadline = time.monotonic() + START_SECONDS
@@ -137,7 +143,7 @@ class Daemon:
                 return
             time.sleep(0.1)
         end = self.log.read_text(errors="replace")[-3000:]
-        raise DaemonError(f"dockerd did not start on machine {self.machine}; the end of its log:\n{end}")
+        raise DaemonError(f"{self.program} did not start on machine {self.machine}; the end of its log:\n{end}")
 
     @property
     def ended(self) -> bool:
@@ -249,7 +255,7 @@ def running(daemon: Daemon) -> Iterator[Daemon]:
         daemon.stop()
     left = [*daemon.leftovers(), *sorted(host_state() - before)]
     if left:
-        raise DaemonError("dockerd left something behind:\n" + "\n".join(left))
+        raise DaemonError(f"{daemon.program} left something behind:\n" + "\n".join(left))
 
 
 def host_state() -> set[str]:

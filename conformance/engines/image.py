@@ -5,7 +5,9 @@ injector has to look at: `deb` keeps its libraries where the host's loader looks
 cache leads.
 """
 
+import hashlib
 import io
+import json
 import os
 import shutil
 import subprocess
@@ -41,6 +43,36 @@ def build_image(family: str) -> bytes:
             add(archive, name, content=content)
         for name, path in programs():
             add(archive, name, content=path.read_bytes(), mode=0o755)
+    return buffer.getvalue()
+
+
+def build_archive(layer: bytes, name: str) -> bytes:
+    """Return an OCI archive of an image with one layer, as `ctr image import` reads it; its process sleeps."""
+    blobs: dict[str, bytes] = {}
+
+    def store(kind: str, content: bytes) -> dict[str, object]:
+        digest = hashlib.sha256(content).hexdigest()
+        blobs[digest] = content
+        return {"mediaType": f"application/vnd.oci.image.{kind}", "digest": f"sha256:{digest}", "size": len(content)}
+
+    layers = [store("layer.v1.tar", layer)]
+    settings = {"Cmd": ["/usr/bin/busybox", "sleep", "1000"], "Env": ["PATH=/usr/bin"]}
+    config = {
+        "architecture": {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine],
+        "os": "linux",
+        "config": settings,
+        "rootfs": {"type": "layers", "diff_ids": [one["digest"] for one in layers]},
+    }
+    described = store("config.v1+json", json.dumps(config).encode())
+    manifest = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json"}
+    entry = store("manifest.v1+json", json.dumps({**manifest, "config": described, "layers": layers}).encode())
+    entry["annotations"] = {"io.containerd.image.name": name}
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        add(archive, "oci-layout", content=b'{"imageLayoutVersion":"1.0.0"}')
+        add(archive, "index.json", content=json.dumps({"schemaVersion": 2, "manifests": [entry]}).encode())
+        for digest, content in blobs.items():
+            add(archive, f"blobs/sha256/{digest}", content=content)
     return buffer.getvalue()
 
 

@@ -1,4 +1,4 @@
-"""Specs of nvinject read by the engines of Debian 13: docker 26 with its own CDI, podman 5 with runc and with crun.
+"""nvinject with the engines of Debian 13: docker 26 with its own CDI, podman 5 with runc and with crun, containerd 1.7.
 
 Belongs here: that these engines take our specs and that a container gets what was asked for. Does not belong here:
 every view of a container (test_podman_cdi.py). The machine is a tree that the spec is made from by way of
@@ -15,7 +15,7 @@ import pytest
 
 from nvfakes import declaration, tree
 
-from .image import ImageError, build_image, triplet
+from .image import ImageError, build_archive, build_image, triplet
 from .podman import remove_empty_cgroups
 from .trixie import TrixieError, find_tree, run_in
 
@@ -64,10 +64,49 @@ export CONTAINERS_CONF=/tmp/containers.conf CONTAINERS_STORAGE_CONF=/tmp/storage
 podman import {image} nvconform >/dev/null 2>&1
 engine() {{ podman run --rm --network none "$@"; }}
 """
+# What the kubelet asks of containerd, without a kubelet (cri.py). The pod's own process runs the same image.
+CONTAINERD = """\
+folder=$(mktemp -d)
+trap 'kill $(cat $folder/pid); wait' EXIT
+cat >$folder/config.toml <<END
+version = 2
+root = "$folder/root"
+state = "$folder/state"
+[grpc]
+address = "$folder/s"
+[ttrpc]
+address = "$folder/s.ttrpc"
+[plugins."io.containerd.grpc.v1.cri"]
+sandbox_image = "docker.io/library/nvconform:latest"
+enable_cdi = true
+cdi_spec_dirs = ["/etc/cdi"]
+restrict_oom_score_adj = true
+disable_apparmor = true
+[plugins."io.containerd.grpc.v1.cri".containerd]
+snapshotter = "native"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]
+runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]
+BinaryName = "/usr/local/bin/nvidia-container-runtime"
+END
+NVFAKES_ROOT={host} PYTHONPATH={repository}/fakes python3 -m nvfakes runtime-wrapper $folder/low
+export NVIDIA_CTK_CONFIG_FILE_PATH=$folder/nvinject.toml
+printf '[nvidia-container-runtime]\\nruntimes = ["%s"]\\n' $folder/low | cat - {host}/config.toml >$folder/nvinject.toml
+containerd --config $folder/config.toml >$folder/log 2>&1 &
+echo $! >$folder/pid
+for _ in $(seq 120); do ctr --address $folder/s version >/dev/null 2>&1 && break; sleep 0.5; done
+ctr --address $folder/s --namespace k8s.io image import --snapshotter native {archive} >/dev/null || cat $folder/log >&2
+engine() {{
+    python3 {repository}/conformance/engines/cri.py --socket $folder/s --logs $folder --cgroup /nvconform-trixie "$@"
+}}
+"""
 ENGINES = {
     "docker": DOCKER,
     "podman-runc": PODMAN.replace("{runtime}", "runc"),
     "podman-crun": PODMAN.replace("{runtime}", "crun"),
+    "containerd": CONTAINERD,
 }
 
 
@@ -96,7 +135,9 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     tree.write_tree(declaration.load("two-h100"), folder)
     (folder / "config.toml").write_text(CONFIGURATION.format(host=folder))
     try:
-        (folder / "image.tar").write_bytes(build_image("deb"))
+        image = build_image("deb")
+        (folder / "image.tar").write_bytes(image)
+        (folder / "archive.tar").write_bytes(build_archive(image, "docker.io/library/nvconform:latest"))
     except ImageError as error:
         give_up(str(error))
     yield folder
@@ -108,7 +149,9 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def run(debian: Path, host: Path, engine: str, script: str, options: str = "") -> list[str]:
     """Run a script in which `engine` starts a container, and return its output line by line."""
     prepare = PREPARE.format(repository=REPOSITORY, host=host, options=options)
-    begin = ENGINES[engine].format(image=host / "image.tar")
+    begin = ENGINES[engine].format(
+        image=host / "image.tar", archive=host / "archive.tar", host=host, repository=REPOSITORY
+    )
     done = run_in(debian, f"{prepare}{begin}{script}", REPOSITORY, host)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
@@ -152,3 +195,29 @@ def test_a_name_that_no_spec_has(debian: Path, host: Path, engine: str) -> None:
         " nvinject cdi explain nvidia.com/gpu=7 | grep -o 'no spec defines it'"
     )
     assert run(debian, host, engine, script) == ["unresolvable CDI devices nvidia.com/gpu=7", "no spec defines it"]
+
+
+def test_kubernetes_asks_by_annotations_too(debian: Path, host: Path) -> None:
+    """Device plug-ins of Kubernetes before 1.28 have no field for CDI devices."""
+    script = f"engine --annotation cdi.k8s.io/nvconform_gpu=nvidia.com/gpu=1 {SEEN}"
+    assert run(debian, host, "containerd", script) == [*COMMON, "nvidia1", *REST]
+
+
+def test_the_shim_as_a_runtime_of_kubernetes(debian: Path, host: Path) -> None:
+    """A runtime class names it in containerd's configuration; the container asks by its environment."""
+    script = (
+        "engine --handler nvidia --env NVIDIA_VISIBLE_DEVICES=1"
+        " nvconform sh -c 'busybox ls /dev | busybox grep ^nvidia; busybox ls /proc/driver/nvidia/gpus'\n"
+        "engine --handler nvidia --env NVIDIA_VISIBLE_DEVICES=7 nvconform true 2>&1 | grep -o \"unknown device '7'\"\n"
+        "engine --handler nvidia nvconform sh -c 'busybox ls /dev | busybox grep -c ^nvidia || true'"
+    )
+    found = run(debian, host, "containerd", script)
+    assert found == [
+        "nvidia-uvm",
+        "nvidia-uvm-tools",
+        "nvidia1",
+        "nvidiactl",
+        "0000:18:00.0",
+        "unknown device '7'",
+        "0",
+    ]

@@ -9,11 +9,16 @@ import os
 import shlex
 import shutil
 import subprocess
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 VARIABLE = "NVCONFORM_TRIXIE"
-PACKAGES = "docker.io,docker-cli,podman,runc,crun,busybox-static,python3,python3-yaml,ca-certificates"
+# debootstrap does not look at what packages provide: libre2-11 stands for a dependency of python3-grpcio.
+PACKAGES = (
+    "docker.io,docker-cli,containerd,podman,runc,crun,busybox-static,python3,python3-yaml,python3-grpcio,libre2-11,"
+    "ca-certificates"
+)
 FETCH_SECONDS = 900
 SCRIPT_SECONDS = 240
 COMPLETE = ".nvconform-complete"
@@ -40,7 +45,8 @@ def find_tree() -> Path:
     """Return the tree, fetching it the first time; raises TrixieError."""
     given = os.environ.get(VARIABLE, "")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    tree = Path(given) if given else cache / "nvconform" / "trixie"
+    # A tree that has other packages is left alone: tests of another checkout may be running in it.
+    tree = Path(given) if given else cache / "nvconform" / f"trixie-{zlib.crc32(PACKAGES.encode()):08x}"
     if given and not (tree / "usr/bin/dockerd").exists() and not (tree / "usr/sbin/dockerd").exists():
         raise TrixieError(f"{VARIABLE} names {tree}, which has no dockerd")
     if not given and not (tree / COMPLETE).exists():
