@@ -68,13 +68,14 @@ KEYS = (
     ("nvinject.write-rootfs", BOOLEAN, "write_rootfs"),
     ("nvinject.leave-out", STRINGS, "leave_out"),
     ("nvinject.missing-extras", STRING, "missing_extras"),
+    ("nvinject.missing-memory-limits", STRING, "missing_memory_limits"),
     ("nvinject.create-imex-channels", BOOLEAN, "create_imex_channels"),
     ("nvinject.mps-pipe-directory", STRING, "mps_pipe_directory"),
     ("nvinject.mps-log-directory", STRING, "mps_log_directory"),
 )
 
 # Fields whose values are words of a list.
-_CHOICES = ("leave_out", "missing_extras")
+_CHOICES = ("leave_out", "missing_extras", "missing_memory_limits")
 _COMPAT_MODES = ("ldconfig", "mount", "disabled", "hook")
 
 

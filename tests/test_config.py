@@ -164,6 +164,7 @@ def test_each_key_takes_its_type_and_no_other(config: pathlib.Path, key: str, ki
         "cuda_compat_mode": '"hook"',
         "leave_out": '["nvidia-mps"]',
         "missing_extras": '"warn"',
+        "missing_memory_limits": '"warn"',
     }.get(field, VALUES[kind])
     if field.startswith(("roots.", "csv_")) or field.endswith("_directory"):
         value = '"/x"'

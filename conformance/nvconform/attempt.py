@@ -87,6 +87,7 @@ class Attempt:
                 self._explain_no_hook(self.created)
             inside.read_snapshots()
             if self.created.code == 0 and self.created.pid:
+                self._look_at_memory(inside, injected)
                 inside.look(self.created.pid, injected.contents if injected is not None else {})
         finally:
             self.setup.runtime.delete(self.stage.identifier)
@@ -95,6 +96,11 @@ class Attempt:
         self.problems += inside.problems
         if injected is not None:
             self._apply_differences(expander)
+
+    def _look_at_memory(self, inside: Inside, injected: Injected | None) -> None:
+        """Look at limits of GPU memory, in the cases that are about them."""
+        if "cgroup-v2" in self.case.needs:
+            inside.look_at_memory(injected.memory if injected is not None else {})
 
     def _explain_no_hook(self, created: Created) -> None:
         log = created.log.strip()

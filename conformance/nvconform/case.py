@@ -112,6 +112,7 @@ class Injected:
     nodes: tuple[str, ...] = ()
     makes: tuple[str, ...] = ()
     environment: tuple[str, ...] = ()
+    memory: Mapping[str, str] = field(default_factory=dict)
     library_directory: str = ""
     library32_directory: str = ""
     rules: bool = True

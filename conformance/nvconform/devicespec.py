@@ -74,10 +74,14 @@ def unsuited(document: Mapping[str, Any], case: Case) -> str:
 class SpecAttempt(RuntimeAttempt):
     """Runs a case with the machine's CDI spec."""
 
+    reached_runtime = False
+
     def __init__(self, setup: Any, case: Case, directory: Path) -> None:
         """Prepare names only; the expectation is that of a spec."""
         super().__init__(setup, self._with_spec(setup.implementation, setup.sets, case), directory)
         self.more = more_devices(setup.implementation, case)
+        given = {entry.partition("=")[0] for entry in case.container.env}
+        self.hooks = {hook for name, hook in setup.implementation.get("hooks", {}).items() if name in given}
         self.devices = [*device_names(case), *(name for names in self.more.values() for name in names)]
         self.links: dict[str, str] = {}
 
@@ -123,10 +127,11 @@ class SpecAttempt(RuntimeAttempt):
         machine = self.setup.work / "machine.yaml"
         spec = directory / "nvidia.yaml"
         directory.mkdir()
-        shared = self.stage.driver_root is None and self.case.config is None
+        shared = self.stage.driver_root is None and self.case.config is None and not self.hooks
+        enabled = [word for hook in sorted(self.hooks) for word in ("--enable-hook", hook)]
         if shared and machine.exists():
             spec.write_bytes(machine.read_bytes())
-        elif not self._run(self.setup.words("generate", **words)):
+        elif not self._run([*self.setup.words("generate", **words), *enabled]):
             return Created(self.code, self.message, 0)
         elif shared:
             machine.write_bytes(spec.read_bytes())
@@ -137,6 +142,7 @@ class SpecAttempt(RuntimeAttempt):
         devices = [word for name in self.devices for word in ("--device", name)]
         if not self._run([*self.setup.words("command", **words), *devices]):
             return Created(self.code, self.message, 0)
+        self.reached_runtime = True
         created = self.setup.runtime.create(self.stage.identifier, self.stage.bundle)
         failed = re.search(r'exit status (\d+).*?stderr: (nvinject: .*?)(?:\\n|")', created.log)
         if created.code:
@@ -190,6 +196,10 @@ class SpecAttempt(RuntimeAttempt):
         if self.created is not None and self.created.code == 0:
             return ["create: the container exists, expected a refusal"]
         return []
+
+    def _judge_untouched(self) -> list[str]:
+        # What a runtime has made by the time that a hook refuses is its own.
+        return [] if self.reached_runtime else super()._judge_untouched()
 
     def _links(self) -> dict[str, str]:
         """Return the links that the container's root file system has now, by path."""

@@ -37,6 +37,8 @@ class Features:
             reasons["device-rules"] = (
                 "an ordinary user sets no device rules" if lane == "rootless" else "no device cgroup"
             )
+        if not Path(V2, "cgroup.controllers").exists():
+            reasons["cgroup-v2"] = "cgroups are not of version 2 alone (--cgroup v2 makes them so)"
         error = _try_mount(work)
         if error:
             reasons["mount"] = f"cannot mount a file system here: {error}"

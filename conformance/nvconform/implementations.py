@@ -9,10 +9,10 @@ sees otherwise than the cases expect, each with its reason: mounts at or below a
 without which it cannot be judged. `features` is what it claims (all without the key). `deviations` are cases that it is
 known to fail by design, pattern of ids -> reason; `original` says that the cases' `differs` is about it. For CDI,
 `generate` writes a spec into `{specs}` by the settings in `{config}`, `command` applies it to `{bundle}`; `more` are
-variables that ask for devices of other kinds, which have specs of their own; `expects` is what every spec brings,
-`additions` are paths that it may bring beyond a case; `skips` may be patterns of ids. `by-kind` names what every
-injector of its kind makes otherwise, which the code of the kind expects (shim.py, devicespec.py). agreement.py makes a
-table of them all.
+variables that ask for devices of other kinds, which have specs of their own, `hooks` those for which a hook has to be
+enabled by name; `expects` is what every spec brings, `additions` are paths that it may bring beyond a case; `skips` may
+be patterns of ids. `by-kind` names what every injector of its kind makes otherwise, which the code of the kind expects
+(shim.py, devicespec.py). agreement.py makes a table of them all.
 """
 
 import fnmatch
@@ -44,6 +44,7 @@ _SHAPE = record(
         "install": list_of(text),
         "command": list_of(text),
         "generate": list_of(text),
+        "hooks": mapping_of(text),
         "more": mapping_of(record({"mode": text, "kind": text}, ("mode", "kind"))),
         "expects": record({"capabilities": list_of(text), "environment": list_of(text)}),
         "additions": list_of(
@@ -101,6 +102,10 @@ class Implementation:
             return f"{self.name} does not claim the lane {lane}"
         if self.document.get("kind") == "cdi" and (reason := unsuited(self.document, case)):
             return reason
+        if self.document.get("kind", "hook") == "hook":
+            for pattern, why in self.document.get("skips", {}).items():
+                if fnmatch.fnmatchcase(case.id, pattern):
+                    return str(why)
         claims = self.document.get("features")
         reason = "" if claims is None else unclaimed(case.features, claims)
         return reason or self.unavailable()

@@ -5,6 +5,7 @@ the environment, agreement of rules and nodes). Does not belong here: comparing 
 """
 
 import contextlib
+import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -14,6 +15,19 @@ from nvconform.runtimes import wait_for_end
 from nvconform.stage import Stage
 
 END_SECONDS = 10.0
+# Prints `GPU soft hard` in MiB for each GPU that has limits for a cgroup; a hard limit of 0 is none.
+READ_LIMITS = """
+import sys, pynvml as n
+n.nvmlInit()
+for index in range(n.nvmlDeviceGetCount()):
+    found = n.c_nvmlGetMemoryLimits_v1_t(nameSpace=sys.argv[1].encode())
+    try:
+        n.nvmlDeviceGetMemoryLimits_v1(n.nvmlDeviceGetHandleByIndex(index), found)
+    except n.NVMLError:
+        continue
+    hard = 0 if found.hardLimit == n.NVML_DEVICE_MEMORY_LIMIT_MAX else found.hardLimit
+    print(index, found.softLimit >> 20, hard >> 20)
+"""
 # What the probe's shell sets by itself.
 SHELL_VARIABLES = frozenset({"HOME", "SHLVL", "PWD", "OLDPWD"})
 
@@ -77,6 +91,14 @@ class Inside:
         for place in (folder, *self.stage.facts.get("places", ()), *self.setup.sets["source-directories"]):
             inside = place.replace("<driver>", self.stage.names["driver"]).lstrip("/")
             yield self.setup.machine_root / inside / name
+
+    def look_at_memory(self, expected: Mapping[str, str]) -> None:
+        """Compare the limits of GPU memory that the driver has for the container's cgroup, by GPU in MiB."""
+        command = [self.setup.settings.python, "-c", READ_LIMITS, f"{observe.UNIFIED}{self.stage.cgroup}"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        found = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+        if found != dict(expected) or done.returncode:
+            self.problems.append(f"memory: limits are {found}, expected {dict(expected)} {done.stderr[-300:]}")
 
     def _look_at_proc(self, root: Path) -> None:
         params = observe.read(root / "proc/driver/nvidia/params")

@@ -11,13 +11,14 @@ from nvinject.cli.cdioptions import GENERATE_OPTIONS, MODES, STAMPS, read_option
 from nvinject.cli.messages import debug, inform, warn
 from nvinject.core import catalog, naming, planner
 from nvinject.core.model import UNKNOWN_IMAGE, DeviceNode, Inventory
-from nvinject.core.plan import Operation, Plan
+from nvinject.core.plan import DecideLimits, Operation, Plan
 from nvinject.core.policy import DRIVER_CAPABILITIES, Policy
 from nvinject.core.request import ContainerRequest
 from nvinject.errors import HostError, UsageError
 from nvinject.formats import cdi
 from nvinject.record import Record
 from nvinject.render.cdi import (
+    APPLY_MEMORY_LIMITS,
     DISABLE_DEVICE_NODE_MODIFICATION,
     UPDATE_APPLICATION_PROFILE,
     DevicePlan,
@@ -362,6 +363,10 @@ def offer_devices(
         DevicePlan(name=name, plan=plan) for offer, plan in plans for name in naming.names(offer, settings.strategies)
     ]
     common = plan_for(inventory, settings, ("none",))
+    if settings.hooks.wants(APPLY_MEMORY_LIMITS):
+        reason = "a container's environment may limit the memory that it takes"
+        decision = DecideLimits(driver_root=inventory.roots.driver, reason=reason)
+        common = common.replace(operations=(*common.operations, decision))
     if "none" in settings.device_ids:
         devices.append(DevicePlan(name="none", plan=common, environment=EMPTY_DEVICE))
     if not devices and any(gpu.mig_enabled for gpu in inventory.gpus):

@@ -31,6 +31,8 @@ input. An unknown hook is a warning and nothing else.
   disable-device-node-modification   hides GPUs that the container has no node of, and keeps it from making nodes
   update-application-profile         tells EGL which GPUs there are
   chmod                              --mode OCTAL --path PATH ...
+  apply-cuda-memory-limits           [--gpu-id UUID ...] [--driver-root DIR]; at the stage createRuntime: has the driver
+                                     keep what the container's NVIDIA_GPU_MEMORY_LIMIT and its like say
 
 Each takes --container-spec FILE, the state in place of standard input. --debug tells each step, --quiet nothing but
 errors; NVIDIA_CTK_DEBUG and NVIDIA_CTK_QUIET in the environment do the same.
@@ -49,6 +51,7 @@ OPTIONS = {
     "disable-device-node-modification": (),
     "update-application-profile": (),
     "chmod": ("path*", "mode"),
+    "apply-cuda-memory-limits": ("gpu-id*", "limit*", "driver-root"),
     "noop": (),
 }
 COMMON_OPTIONS = ("container-spec",)
@@ -120,10 +123,9 @@ def main(arguments: "list[str]") -> int:
         warn(f"Unsupported CDI hook: {name}")
         return 0
     options = read_options(name, rest)
-    if name == "noop":
-        return 0
-    refuse_foreign_environment()
-    run(name, options, debug=debug)
+    if name != "noop":
+        refuse_foreign_environment()
+        run(name, options, debug=debug)
     return 0
 
 
@@ -185,6 +187,11 @@ def refuse_foreign_environment() -> None:
 
 def run(name: str, options: "dict[str, list[str]]", *, debug: bool) -> None:
     """Find the root file system and do what the hook is for."""
+    if name == "apply-cuda-memory-limits":
+        from nvinject.cli.limithook import apply_limits_of_state  # needs no root file system, unlike the others
+
+        apply_limits_of_state(options)
+        return
     work = {
         "create-symlinks": create_symlinks,
         "update-ldcache": update_loader_cache,

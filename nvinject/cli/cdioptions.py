@@ -137,7 +137,7 @@ GENERATE_OPTIONS = (
         kind="list",
         variable=f"{GENERATE}ENABLED_HOOKS",
         metavar="HOOK",
-        help="keep this hook whatever is disabled",
+        help="keep this hook whatever is disabled; apply-cuda-memory-limits is written only so",
     ),
     Option(
         flags=("--feature-flag", "--feature-flags"),

@@ -265,6 +265,12 @@ HELP = {
     "nvinject.mps-log-directory": Help(
         text=f"Its log directory. Empty: {MPS_LOG_VARIABLE} of the hook's own environment, else /var/log/nvidia-mps."
     ),
+    "nvinject.missing-memory-limits": Help(
+        default=REFUSE,
+        choices=ON_MISSING,
+        text="What becomes of a container whose limits of GPU memory (NVIDIA_MEMORY_LIMIT, NVIDIA_GPU_MEMORY_LIMIT, "
+        "NVIDIA_GPU_MEMORY_REQUEST) neither the multi-process service nor the driver can keep.",
+    ),
     "nvinject.create-imex-channels": Help(
         default=False,
         text="Let a container's start make the node of an IMEX channel that is asked for and missing, on the host, as "

@@ -35,7 +35,8 @@ def discover_for(request: "ContainerRequest", policy: "Policy", environ: "Mappin
         imex_channels=request.imex_channels,
         extras=request.extras,
         daemon_directories=daemon_directories(environ),
-        mps=bool(request.mps) and not request.mps_provided,
+        mps=bool(request.mps or request.memory_sizes) and not request.mps_provided,
+        memory_limits=bool(request.memory_sizes),
     )
 
 

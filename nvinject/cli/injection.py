@@ -10,13 +10,15 @@ from nvinject.cli.debuglog import Log
 from nvinject.config import load_policy
 from nvinject.core.request import ignored_warning, read_request
 from nvinject.core.sources import ContainerSpec, might_ask
-from nvinject.errors import ConfigurationError, RequestError
+from nvinject.errors import ConfigurationError, NvinjectError, RequestError
 from nvinject.formats.oci import rootfs_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+    from nvinject.core.model import Inventory
+    from nvinject.core.plan import LimitMemory
     from nvinject.core.policy import Policy
     from nvinject.core.request import ContainerRequest
     from nvinject.formats.oci import Spec, State
@@ -94,6 +96,7 @@ def inject_request(
     """Discover, plan and apply for a container that asks for GPUs."""
     from nvinject.cli.discovery import compat_place, discover_for
     from nvinject.core import planner
+    from nvinject.core.plan import LimitMemory
     from nvinject.host.layout import observe_layout
     from nvinject.render.namespaces import apply, open_container
 
@@ -107,8 +110,33 @@ def inject_request(
         log.write(f"note: {note}")
     for warning in plan.warnings:
         log.warn(warning)
+    limits = tuple(one for one in plan.operations if isinstance(one, LimitMemory))
+    take_back = limit_memory(limits, state.pid, inventory, policy, log) if limits else None
     steps = log.write if log.is_kept else None
-    # This is a hook's last work: from here on the process may be in the container's mount namespace.
-    for warning in apply(plan, container, no_cgroups=policy.no_cgroups, log=steps, ends_here=True):
-        log.warn(warning)
+    try:
+        # A hook's last work, but where limits of memory may have to be taken back: that loads a library of the host,
+        # for which the process must not be in the container's mount namespace.
+        for warning in apply(plan, container, no_cgroups=policy.no_cgroups, log=steps, ends_here=not limits):
+            log.warn(warning)
+    except Exception:
+        if take_back is not None:
+            take_back()
+        raise
     log.write("done")
+
+
+def limit_memory(
+    limits: "tuple[LimitMemory, ...]", pid: int, inventory: "Inventory", policy: "Policy", log: "Log"
+) -> "Callable[[], None]":
+    """Set the limits of memory of a plan; returns what takes them back, which logs its own failure."""
+    from nvinject.cli.memorylimits import limit_container, management_library
+
+    undo = limit_container(limits, pid, management_library(inventory), policy, log.write)
+
+    def take_back() -> None:
+        try:
+            undo()
+        except NvinjectError as error:
+            log.warn(f"could not undo the limits of memory: {error.message}")
+
+    return take_back

@@ -10,7 +10,7 @@ import sys
 
 from nvinject.core.mode import plain_devices, qualify
 from nvinject.core.policy import WARN
-from nvinject.core.request import make_request, read_extras, read_requirements
+from nvinject.core.request import make_request, read_extras, read_limited, read_requirements
 from nvinject.core.sources import ContainerSpec
 from nvinject.errors import ContainerError, HostError, RequestError
 from nvinject.formats.oci import rootfs_path
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nvinject.cli.shimlog import ShimLog
     from nvinject.cli.standby import Standby
     from nvinject.core.model import Inventory
-    from nvinject.core.plan import DecideCompat, Operation, Plan
+    from nvinject.core.plan import DecideCompat, LimitMemory, Operation, Plan
     from nvinject.core.policy import Policy
     from nvinject.core.request import ContainerRequest
     from nvinject.core.sources import Asked
@@ -113,6 +113,7 @@ class Shim:
         definitions = resolve(registry, tuple(dict.fromkeys((*names, *extras))))
         self.check_requirements(names)
         oci.remove_hooks(self.document)
+        self.limit_registered(names)
         apply_edits(self.document, collect_edits((one.file.path, one.spec, one.device) for one in definitions))
         bundles.write_config(self.bundle, self.document)
 
@@ -208,11 +209,12 @@ class Shim:
 
     def write(self, plan: "Plan", root_fd: int) -> None:
         """Carry the plan out: generated files, the container's file system, config.json, in this order."""
-        from nvinject.core.plan import DecideCompat, MakeNode
+        from nvinject.core.plan import DecideCompat, LimitMemory, MakeNode
         from nvinject.render.rootfs import check_targets, without_present
 
         decision = next((one for one in plan.operations if isinstance(one, DecideCompat)), None)
-        operations = tuple(one for one in plan.operations if not isinstance(one, (DecideCompat, MakeNode)))
+        operations = tuple(one for one in plan.operations if not isinstance(one, (DecideCompat, LimitMemory, MakeNode)))
+        limits = tuple(one for one in plan.operations if isinstance(one, LimitMemory))
         traits = oci.read_traits(self.document, nested=in_user_namespace(), write_rootfs=self.policy.write_rootfs)
         plan = plan.replace(operations=operations)
         if root_fd >= 0:
@@ -228,13 +230,15 @@ class Shim:
         for operation in division.dropped:
             self.log.write(f"left out, the container cannot make device nodes: {operation.describe()}")
         generated = oci.generate(division, self.make_cache(division, root_fd))
-        launcher = find_launcher() if division.hook else ""
+        launcher = find_launcher() if division.hook or limits else ""
         oci.remove_hooks(self.document, launcher)
         if generated or division.hook:
             self.generate(generated, traits.label)
         oci.write_plan(self.document, division, traits, self.folder.path if self.folder else "")
         if division.hook:
             division = self.add_hook(division, decision, root_fd, launcher)
+        if limits:
+            self.add_limits(limits, launcher)
         self.finish(division, root_fd)
 
     def make_cache(self, division: oci.Division, root_fd: int) -> "bytes | None":
@@ -314,6 +318,40 @@ class Shim:
             except OSError as error:
                 self.log.write(f"the hook will do its work itself: cannot fork: {error.strerror}")
                 self.standby.close()
+
+    def add_limits(self, limits: "tuple[LimitMemory, ...]", launcher: str) -> None:
+        """Have the limits of memory set when the container's cgroup is there."""
+        from nvinject.cli.memorylimits import STAGE, hook_words
+
+        words = hook_words(limits, self.policy.roots.driver)
+        oci.add_hook(self.document, STAGE, launcher, words, oci.HOOK_ENVIRONMENT)
+
+    def limit_registered(self, names: tuple[str, ...]) -> None:
+        """Keep the limits of memory of a container whose devices a registry has.
+
+        Raises RequestError where it cannot be told which GPUs these are.
+        """
+        from nvinject.cli.discovery import discover_for
+        from nvinject.core.memorylimits import plan_limits
+        from nvinject.core.model import UNKNOWN_IMAGE
+        from nvinject.core.plan import LimitMemory, SetEnvironment
+        from nvinject.core.selection import select
+
+        request = read_limited(self.asked, tuple(name.partition("=")[2] for name in names))
+        if request is None:
+            return
+        inventory = discover_for(request, self.policy, os.environ)
+        operations, warnings = plan_limits(
+            inventory, request, self.policy, UNKNOWN_IMAGE, select(request.devices, inventory.gpus)
+        )
+        for warning in warnings:
+            self.log.warn(warning)
+        for operation in operations:
+            if isinstance(operation, SetEnvironment):
+                oci.set_variable(self.document, operation)
+        limits = tuple(one for one in operations if isinstance(one, LimitMemory))
+        if limits:
+            self.add_limits(limits, find_launcher())
 
     def finish(self, division: oci.Division, root_fd: int) -> None:
         """Change the container's file system and put config.json in place: both or neither."""

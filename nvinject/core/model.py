@@ -171,9 +171,10 @@ class Inventory(Record):
     `roots` are the folders in which it was found, all of them set. `majors` are the device classes of /proc/devices.
     `imex_nodes` are the IMEX channel nodes that exist, of those that were looked for; `imex` tells more where one of
     them is missing. `node_sets` are those that were looked for. `mps_fault` says why the multi-process service does not
-    run, "" where it does or nobody asked. `listing` is set on a host that lists itself what containers get, in place of
-    what the catalogue would choose. `notes` are findings that do not stop an injection (an optional file that is
-    missing, a node that was skipped), `warnings` those that somebody should mend.
+    run, `memory_obstacle` why the driver limits no memory, both "" where nobody asked. `listing` is set on a host that
+    lists itself what containers get, in place of what the catalogue would choose. `notes` are findings that do not stop
+    an injection (an optional file that is missing, a node that was skipped), `warnings` those that somebody should
+    mend.
     """
 
     driver: Driver
@@ -187,6 +188,7 @@ class Inventory(Record):
     imex: ImexHost = ImexHost()
     node_sets: tuple[NodeSet, ...] = ()
     mps_fault: str = ""
+    memory_obstacle: str = ""
     listing: Listing | None = None
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

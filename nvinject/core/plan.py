@@ -103,6 +103,22 @@ class SetEnvironment(Operation):
         return f"set {self.name}={self.value}"
 
 
+class LimitMemory(Operation):
+    """Limit what the container's cgroup may take of a GPU's memory; `gpu` is its bus address, as sysfs writes it.
+
+    `soft` is what others cannot take away, `hard` what cannot be exceeded (0: no limit), both in bytes.
+    """
+
+    gpu: str
+    soft: int
+    hard: int
+
+    def describe(self) -> str:
+        """Return the GPU and both amounts."""
+        most = f"at most {self.hard >> 20} MiB" if self.hard else "no limit"
+        return f"limit memory of {self.gpu}: {most}, {self.soft >> 20} MiB for sure"
+
+
 class MaskDirectory(Operation):
     """Cover a directory of the container's procfs or /etc with a small file system holding only `files`.
 
@@ -155,6 +171,16 @@ class DecideCompat(Operation):
         """Return what the image's libraries are compared with."""
         host = f"driver {self.driver_version}" if self.driver_version else f"CUDA {self.cuda_version}"
         return f"decide at start whether CUDA libraries of the image go before those of {host}"
+
+
+class DecideLimits(Operation):
+    """When the container starts, limit memory of its GPUs as its environment says; for containers not known yet."""
+
+    driver_root: str
+
+    def describe(self) -> str:
+        """Return what decides."""
+        return "limit memory at start as the container's environment says"
 
 
 class UpdateLoaderCache(Operation):

@@ -62,6 +62,11 @@ def plan(inventory: Inventory, request: ContainerRequest, policy: Policy, layout
     check(request.requirements, collect_facts(inventory.driver, selection.gpus))
     libraries = wanted_libraries(inventory, request)
     extras, warnings = plan_extras(inventory, request, policy)
+    if request.memory_sizes:
+        from nvinject.core.memorylimits import plan_limits  # few containers ask
+
+        limits, more = plan_limits(inventory, request, policy, layout, selection)
+        extras, warnings = [*extras, *limits], (*warnings, *more)
     operations: list[Operation] = [
         *plan_driver_proc(inventory),
         *plan_listing(inventory),

@@ -47,7 +47,8 @@ class Policy(Record):
     `nvml_timeout` is in seconds. `mode` is the original's nvidia-container-runtime.mode. `write_rootfs` lets the
     runtime shim put links and loader cache into the container's own file system where that is writable; without it
     they are mounted. `leave_out` are names of catalog.OPTIONAL_PARTS. `missing_extras` (REFUSE or WARN) says what
-    becomes of a container that asks for a node set which the host has not.
+    becomes of a container that asks for a node set which the host has not, `missing_memory_limits` of one whose limits
+    of GPU memory cannot be kept.
     """
 
     roots: Roots = Roots()
@@ -76,6 +77,7 @@ class Policy(Record):
     jit_feature_flags: tuple[str, ...] = ()
     leave_out: tuple[str, ...] = ()
     missing_extras: str = REFUSE
+    missing_memory_limits: str = REFUSE
     create_imex_channels: bool = False
     mps_pipe_directory: str = ""
     mps_log_directory: str = ""

@@ -35,14 +35,23 @@ _MOUNTS = f"mounts below {MOUNT_PREFIX}"
 _TRUE = ("1", "t", "T", "TRUE", "true", "True")
 
 
+class MemorySize(Record):
+    """A limit of GPU memory or a request for it, in bytes, for a GPU of the container ("" for each of them)."""
+
+    variable: str
+    device: str
+    size: int
+    is_limit: bool
+
+
 class ContainerRequest(Record):
     """What a container asks for.
 
     `devices` are tokens for selection.select, `("all",)` or `("none",)`; `requirements` are (variable, expression)
     pairs sorted by variable, empty where the check is disabled; `extras` are names of catalog.NODE_SETS; `mps` are
     the variables of a client of the multi-process service that the container has itself, and `mps_provided` tells that
-    it mounts a pipe directory of its own there; `source` says which input won. `every_list` asks for all files in
-    which a host lists what containers get, not for the usual ones alone.
+    it mounts a pipe directory of its own there; `memory_sizes` are in bytes; `source` says which input won.
+    `every_list` asks for all files in which a host lists what containers get, not for the usual ones alone.
     """
 
     devices: tuple[str, ...]
@@ -54,6 +63,7 @@ class ContainerRequest(Record):
     extras: tuple[str, ...] = ()
     mps: tuple[tuple[str, str], ...] = ()
     mps_provided: bool = False
+    memory_sizes: tuple[MemorySize, ...] = ()
     source: str = ""
     warnings: tuple[str, ...] = ()
     legacy_image: bool = False
@@ -89,6 +99,7 @@ def make_request(asked: Asked, spec: ContainerSpec, policy: Policy) -> Container
         extras=_read_extras(environment),
         mps=(mps := _read_mps(environment)),
         mps_provided=_mounts_pipes(spec, dict(mps)),
+        memory_sizes=read_memory_sizes(environment),
         source=asked.source,
         warnings=(*filter(None, (foreign_warning(asked),)), *warnings),
         legacy_image=legacy,
@@ -238,6 +249,34 @@ def _read_mig_management(environment: dict[str, str], variable: str, *, privileg
     if value.strip().lower() != "all":
         raise RequestError(f"{variable}={quoted(value)} is not supported", "only the value all is")
     return "all"
+
+
+def read_limited(spec: ContainerSpec, devices: tuple[str, ...]) -> ContainerRequest | None:
+    """Return a request for the limits of GPU memory alone, for devices that come another way; None without limits.
+
+    Raises InputError for a malformed environment, RequestError for a limit that cannot be read.
+    """
+    environment = parse_environment(spec.environment)
+    sizes = read_memory_sizes(environment)
+    if not sizes:
+        return None
+    mps = _read_mps(environment)
+    return ContainerRequest(
+        devices=devices,
+        capabilities=DEFAULT_DRIVER_CAPABILITIES,
+        mps=mps,
+        mps_provided=_mounts_pipes(spec, dict(mps)),
+        memory_sizes=sizes,
+    )
+
+
+def read_memory_sizes(environment: dict[str, str]) -> tuple[MemorySize, ...]:
+    """Return the limits of GPU memory that are asked for; raises RequestError for one that cannot be read."""
+    if not any("_MEMORY_" in name and name.startswith("NVIDIA_") for name in environment):
+        return ()
+    from nvinject.core.memorylimits import read_sizes  # few containers ask
+
+    return read_sizes(environment)
 
 
 def _read_mps(environment: dict[str, str]) -> tuple[tuple[str, str], ...]:

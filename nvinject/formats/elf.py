@@ -31,6 +31,7 @@ _PT_NOTE = 4
 _DT_NULL = 0
 _DT_NEEDED = 1
 _DT_STRTAB = 5
+_DT_STRSZ = 10
 _DT_SONAME = 14
 _NT_GNU_ABI_TAG = 1
 
@@ -39,6 +40,7 @@ _HEAD = 4096
 _MAXIMUM_SEGMENTS = 512
 _MAXIMUM_DYNAMIC = 1 << 16
 _MAXIMUM_NOTES = 1 << 16
+_MAXIMUM_STRINGS = 1 << 22
 _MAXIMUM_NAME = 4096
 _MAXIMUM_NEEDED = 1024
 _MAXIMUM_OFFSET = 1 << 62
@@ -136,6 +138,27 @@ def read_elf(source: "bytes | ReadAt", *, needed: bool = True) -> ElfHeader:
         needed=needed_names,
         abi=_read_abi(file, layout, segments),
     )
+
+
+def read_dynamic_strings(source: "bytes | ReadAt") -> bytes:
+    """Return the string table of a library's dynamic section, among it the names of all symbols that it exports.
+
+    Each string ends in a NUL byte. Returns nothing for a file without dynamic section; raises ElfError, and what
+    `source` raises.
+    """
+    file = _File(source)
+    identification = file.read(0, 16)
+    layout = _LAYOUTS.get((identification[4], identification[5])) if identification[:4] == b"\x7fELF" else None
+    if layout is None:
+        raise ElfError("no ELF file of a known class and byte order")
+    _, _, _, _, table, _, _, _, entry_size, count, _, _, _ = layout.header.unpack(file.read(16, layout.header.size))
+    segments = _read_segments(file, layout, table, entry_size, count)
+    found = dict(_dynamic_entries(file, layout, segments))
+    if _DT_STRTAB not in found or _DT_STRSZ not in found:
+        return b""
+    if found[_DT_STRSZ] > _MAXIMUM_STRINGS:
+        raise ElfError(f"a string table of {found[_DT_STRSZ]} bytes")
+    return file.read(_offset_of(segments, found[_DT_STRTAB]), found[_DT_STRSZ])
 
 
 class _File:

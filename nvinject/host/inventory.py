@@ -27,6 +27,7 @@ def discover(
     extras: tuple[str, ...] = (),
     daemon_directories: tuple[tuple[str, str], ...] = (),
     mps: bool = False,
+    memory_limits: bool = False,
     identity: tuple[int, int] | None = None,
     library_directories: tuple[str, ...] = (),
     configuration_directories: tuple[str, ...] = (),
@@ -35,10 +36,11 @@ def discover(
 
     `environ_path` is PATH, for programs; `nvml` asks NVML as well, for what only it knows; `mig_management` and
     `imex_channels` say that those nodes are needed, as `extras` does of node sets of the catalogue;
-    `daemon_directories` are those that variables of the catalogue name, and `mps` asks whether that service runs; NVML
-    is asked as `identity` (user and group) where that is given; the other directories are looked at before the usual
-    ones. Raises HostError for a missing root, an absent driver, a module that is not loaded, version skew, a required
-    node and unreadable files. No GPU at all is no error.
+    `daemon_directories` are those that variables of the catalogue name; `mps` asks whether that service runs,
+    `memory_limits` whether the driver keeps limits of GPU memory; NVML is asked as `identity` (user and group) where
+    that is given; the other directories are looked at before the usual ones. Raises HostError for a missing root, an
+    absent driver, a module that is not loaded, version skew, a required node and unreadable files. No GPU at all is no
+    error.
     """
     with (
         Root(policy.roots.driver, title="driver root", key="nvidia-container-cli.root") as root,
@@ -105,6 +107,10 @@ def discover(
             from nvinject.host.mps import find_fault, pipe_directory
 
             inventory = inventory.replace(mps_fault=find_fault(root, proc, pipe_directory(directories)))
+        if memory_limits:
+            from nvinject.host.memorylimits import find_obstacle
+
+            inventory = inventory.replace(memory_obstacle=find_obstacle(root, search.management_library, version))
         if nvml:
             from nvinject.host.nvml import ask_nvml, complete_inventory
 

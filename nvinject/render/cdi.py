@@ -12,6 +12,7 @@ from nvinject.core.plan import (
     BindFile,
     CreateSymlink,
     DecideCompat,
+    DecideLimits,
     MaskDirectory,
     SetEnvironment,
     UpdateLoaderCache,
@@ -31,6 +32,7 @@ ENABLE_CUDA_COMPAT = "enable-cuda-compat"
 UPDATE_LDCACHE = "update-ldcache"
 DISABLE_DEVICE_NODE_MODIFICATION = "disable-device-node-modification"
 UPDATE_APPLICATION_PROFILE = "update-application-profile"
+APPLY_MEMORY_LIMITS = "apply-cuda-memory-limits"
 
 # The order in which they run: the loader cache after links and the choice of CUDA libraries.
 HOOKS = (
@@ -39,7 +41,11 @@ HOOKS = (
     UPDATE_LDCACHE,
     DISABLE_DEVICE_NODE_MODIFICATION,
     UPDATE_APPLICATION_PROFILE,
+    APPLY_MEMORY_LIMITS,
 )
+# Others change the container's file system, and run at STAGE.
+STAGES = {APPLY_MEMORY_LIMITS: "createRuntime"}
+OPTIONAL_HOOKS = frozenset({APPLY_MEMORY_LIMITS})  # only where they are enabled by name
 STAGE = "createContainer"
 ALL = "all"
 
@@ -65,7 +71,7 @@ class HookSettings(Record):
 
     def wants(self, name: str) -> bool:
         """Tell whether a hook is written: switched on by name, or not switched off by name or altogether."""
-        return name in self.enabled or not ({name, "all"} & self.disabled)
+        return name in self.enabled or not (name in OPTIONAL_HOOKS or {name, "all"} & self.disabled)
 
 
 class DevicePlan(Record):
@@ -150,6 +156,8 @@ class _Writer:
         for one in operations:
             if isinstance(one, DecideCompat):
                 wanted[ENABLE_CUDA_COMPAT] = _versions(one)
+            elif isinstance(one, DecideLimits):
+                wanted[APPLY_MEMORY_LIMITS] = () if one.driver_root == "/" else ("--driver-root", one.driver_root)
             elif isinstance(one, UpdateLoaderCache):
                 wanted[UPDATE_LDCACHE] = self._loader_words(one)
             elif isinstance(one, MaskDirectory):
@@ -161,8 +169,9 @@ class _Writer:
         return (*program, *(word for directory in operation.directories for word in ("--folder", directory)))
 
     def _hook(self, name: str, words: tuple[str, ...]) -> cdi.HookEdit:
+        stage = STAGES.get(name, STAGE)
         return cdi.HookEdit(
-            hook_name=STAGE, path=self.hooks.path, args=(*self.hooks.words, name, *words), env=HOOK_ENVIRONMENT
+            hook_name=stage, path=self.hooks.path, args=(*self.hooks.words, name, *words), env=HOOK_ENVIRONMENT
         )
 
 

@@ -12,7 +12,15 @@ import errno
 import sys
 
 from nvinject import leanos as os
-from nvinject.core.plan import AllowDevice, BindDevice, BindFile, CreateSymlink, MakeNode, MaskDirectory
+from nvinject.core.plan import (
+    AllowDevice,
+    BindDevice,
+    BindFile,
+    CreateSymlink,
+    LimitMemory,
+    MakeNode,
+    MaskDirectory,
+)
 from nvinject.errors import ContainerError, NvinjectError
 from nvinject.linux import inroot, mounts, namespaces
 from nvinject.record import Record
@@ -134,7 +142,7 @@ def apply(
     tell = log or _ignore
     rules = tuple(operation for operation in plan.operations if isinstance(operation, AllowDevice))
     nodes = tuple(operation for operation in plan.operations if isinstance(operation, MakeNode))
-    elsewhere = (AllowDevice, MakeNode)
+    elsewhere = (AllowDevice, LimitMemory, MakeNode)  # not in the container; limits are set before, by the caller
     others = tuple(operation for operation in plan.operations if not isinstance(operation, elsewhere))
     changed = DeviceRules(container.proc_fd)
     made = None

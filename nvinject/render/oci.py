@@ -31,6 +31,8 @@ HOOK_COMMAND = "create-container"
 HOOK_SCRIPT = "-create-container"  # ends the name of the script beside the launcher that is the same hook, quicker
 HOOK_ENVIRONMENT = ("PATH=/usr/sbin:/usr/bin:/sbin:/bin",)
 LEGACY_HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
+# The one hook of ours at createRuntime, whatever our launcher is called: it would set limits of an earlier create.
+LIMIT_WORDS = ["cdi-hook", "apply-cuda-memory-limits"]
 EARLY_STAGES = ("prestart", "createRuntime")
 
 _HINT = "the runtime needs a config.json that follows the OCI runtime specification"
@@ -207,7 +209,7 @@ def write_plan(document: "Document", division: Division, traits: Traits, run_dir
         if isinstance(operation, AllowDevice):
             _allow(linux, operation)
         elif isinstance(operation, SetEnvironment):
-            _set_variable(document, operation)
+            set_variable(document, operation)
         elif isinstance(operation, BindDevice) and not traits.bind_devices:
             _add_device(linux, operation)
         elif isinstance(operation, (BindDevice, BindFile)):
@@ -224,7 +226,8 @@ def write_plan(document: "Document", division: Division, traits: Traits, run_dir
     _add_mounts(document, mounts)
 
 
-def _set_variable(document: "Document", operation: SetEnvironment) -> None:
+def set_variable(document: "Document", operation: SetEnvironment) -> None:
+    """Give the container's process a variable, unless it has it."""
     entries = _made_list(_made_object(document, "process"), "env")
     if not any(isinstance(entry, str) and entry.startswith(f"{operation.name}=") for entry in entries):
         entries.append(f"{operation.name}={operation.value}")
@@ -306,11 +309,12 @@ def _is_ours(entry: object, stage: str, launcher: str) -> bool:
     if not isinstance(entry, dict):
         return False
     path = str(entry.get("path", ""))
-    words = entry.get("args")
-    second = words[1:2] if isinstance(words, list) else []
+    found = entry.get("args")
+    words = found if isinstance(found, list) else []
+    second = words[1:2]
     if stage in EARLY_STAGES:
         name = path.rpartition("/")[2]
-        return name in LEGACY_HOOKS or (name == "nvinject" and second == ["hook"])
+        return name in LEGACY_HOOKS or (name == "nvinject" and second == ["hook"]) or words[1:3] == LIMIT_WORDS
     return path == launcher + HOOK_SCRIPT or (path == launcher and second == [HOOK_COMMAND])
 
 

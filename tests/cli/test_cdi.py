@@ -202,6 +202,17 @@ def test_generate_leaves_hooks_out(host: Path, run: Run, given: tuple[str, ...],
     assert [hook["args"][1] for hook in yaml.safe_load(out)["containerEdits"].get("hooks", [])] == expected
 
 
+def test_the_hook_for_limits_of_memory_is_written_on_demand(host: Path, run: Run) -> None:
+    """At the stage at which the container's cgroup is there; it knows the driver root and nothing of GPUs."""
+    _, text, _ = run("generate", *options(host))
+    assert "apply-cuda-memory-limits" not in text
+    code, text, _ = run("generate", *options(host, "--enable-hook", "apply-cuda-memory-limits"))
+    assert code == 0
+    (hook,) = [one for one in yaml.safe_load(text)["containerEdits"]["hooks"] if one["hookName"] == "createRuntime"]
+    assert hook["args"][1:] == ["apply-cuda-memory-limits", "--driver-root", str(host)]
+    assert hook["env"]
+
+
 def test_generate_uses_ctk_with_its_subcommand(host: Path, run: Run, tmp_path: Path) -> None:
     """nvidia-ctk and nvinject have hooks below a word."""
     (tmp_path / "nvidia-ctk").symlink_to(sys.executable)

@@ -402,6 +402,34 @@ def test_sockets_left_out_by_a_feature_flag_of_the_original(gpus: Node) -> None:
     assert "/run/nvidia-persistenced/socket" not in {mount["destination"] for mount in gpus.spec()["mounts"]}
 
 
+def test_the_multi_process_service_keeps_limits_of_memory(gpus: Node) -> None:
+    """By variables, which a container keeps that has them; in mode cdi too."""
+    (gpus.host.root / "run/mps").mkdir(parents=True)
+    (gpus.host.root / "run/mps/control").write_text("")
+    gpus.settings["nvinject"]["mps-pipe-directory"] = "/run/mps"
+    gpus.write_spec("NVIDIA_VISIBLE_DEVICES=1", "NVIDIA_GPU_MEMORY_LIMIT=512")
+    assert gpus.create().returncode == 0
+    environment = gpus.spec()["process"]["env"]
+    assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=512M" in environment
+    assert "CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps" in environment
+
+
+def test_limits_of_memory_hold_for_cdi(registry: Node) -> None:
+    """They are kept, refused or warned about whatever brings the devices."""
+    registry.host.add_everything()
+    registry.write_spec("NVIDIA_VISIBLE_DEVICES=nvidia.com/gpu=0", "NVIDIA_MEMORY_LIMIT=1G")
+    refused(registry, 6, "NVIDIA_MEMORY_LIMIT cannot be kept", "nvmlDeviceSetMemoryLimits_v1")
+    registry.settings["nvinject"]["missing-memory-limits"] = "warn"
+    registry.config.unlink()
+    done = registry.create()
+    assert (done.returncode, "not limited" in done.stderr) == (0, True)
+    (registry.host.root / "tmp/nvidia-mps").mkdir(parents=True)
+    (registry.host.root / "tmp/nvidia-mps/control").write_text("")
+    registry.write_spec("NVIDIA_VISIBLE_DEVICES=nvidia.com/gpu=0", "NVIDIA_MEMORY_LIMIT=1G")
+    assert registry.create().returncode == 0
+    assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=1024M" in registry.spec()["process"]["env"]
+
+
 def test_a_failure_takes_back_the_node_that_was_made_on_the_host(gpus: Node) -> None:
     """The channel's node is made before config.json is written, and goes when that cannot be."""
     (gpus.host.proc / "devices").write_text("Character devices:\n195 nvidia\n238 nvidia-caps-imex-channels\n")

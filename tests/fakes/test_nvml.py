@@ -166,9 +166,17 @@ print(read(b"/one"), read(b"/a name"), read(b"/other"))
 """
 
 
-def test_memory_limits_are_recorded(on_machine: Runner) -> None:
-    done = on_machine("two-h100", sys.executable, "-c", LIMITS)
+def test_memory_limits_are_recorded(on_machine: Runner, tmp_path: Path) -> None:
+    machine = tmp_path / "newer.yaml"
+    machine.write_text("driver: {version: 615.43.02, cuda: '13.4'}\ngpus: [{model: h100, count: 2}]\n")
+    done = on_machine(str(machine), sys.executable, "-c", LIMITS)
     assert done.stdout == f"[3, 4] [5, {2**64 - 1}] 6\n", done.stderr
+
+
+def test_memory_limits_came_with_cuda_13_4(on_machine: Runner) -> None:
+    """An older driver does not have the function at all."""
+    done = on_machine("two-h100", sys.executable, "-c", LIMITS)
+    assert "NVMLError_FunctionNotFound" in done.stderr
 
 
 # Structure of layout.h and the one of the bindings.
@@ -240,7 +248,7 @@ def loaded(path: Path) -> Iterator[ctypes.CDLL]:
         _ctypes.dlclose(library._handle)
 
 
-@pytest.mark.parametrize(("branch", "count"), [(470, 332), (535, 332), (550, 350), (570, 418)])
+@pytest.mark.parametrize(("branch", "count"), [(470, 332), (535, 332), (550, 350), (570, 416), (615, 418)])
 def test_exports_the_symbols_of_the_branch(tmp_path: Path, branch: int, count: int) -> None:
     path = tmp_path / "libnvidia-ml.so.1"
     path.write_bytes(build.library(branch))

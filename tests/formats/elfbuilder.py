@@ -36,7 +36,8 @@ def build_elf(
     notes_at, strings_at = start, start + len(notes)
     dynamic_at = (strings_at + len(strings) + 7) // 8 * 8
     rows = [(1, places[name]) for name in needed]
-    rows += [(5, address + strings_at)] + ([] if soname is None else [(14, places[soname])]) + [(0, 0)]
+    rows += [(5, address + strings_at), (10, len(strings))]
+    rows += [*([] if soname is None else [(14, places[soname])]), (0, 0)]
     section = b"".join(struct.pack(order + ("qQ" if wide else "iI"), *row) for row in rows)
     end = dynamic_at + len(section)
 

@@ -17,7 +17,9 @@ from pathlib import Path
 from nvfakes.errors import FakeError
 
 SOURCES = Path(__file__).parent
-BRANCHES = (535, 550, 999)
+BRANCHES = (535, 550, 560, 999)
+# The first branch with symbols of a known time that 560 does not have: limits of memory came with CUDA 13.4.
+NEWEST_KNOWN = 615
 LIBRARY_SOURCES = (
     "data.c", "lifecycle.c", "device.c", "system.c", "mig.c", "board.c", "errors.c", "links.c", "fields.c",
     "processes.c", "events.c", "table.c", "settings.c",
@@ -68,7 +70,9 @@ def variant(branch: int) -> int:
     """Return which of the built libraries serves a driver branch."""
     if branch < 550:
         return 535
-    return 550 if branch < 560 else 999
+    if branch < 560:
+        return 550
+    return 560 if branch < NEWEST_KNOWN else 999
 
 
 def library(branch: int) -> bytes:
