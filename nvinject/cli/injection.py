@@ -129,9 +129,9 @@ def limit_memory(
     limits: "tuple[LimitMemory, ...]", pid: int, inventory: "Inventory", policy: "Policy", log: "Log"
 ) -> "Callable[[], None]":
     """Set the limits of memory of a plan; returns what takes them back, which logs its own failure."""
-    from nvinject.cli.memorylimits import limit_container, management_library
+    from nvinject.cli.memorylimits import limit_container
 
-    undo = limit_container(limits, pid, management_library(inventory), policy, log.write)
+    undo = limit_container(limits, pid, inventory, policy, log.write)
 
     def take_back() -> None:
         try:

@@ -17,6 +17,7 @@ from nvinject.errors import HostError, UsageError, quoted
 from nvinject.formats.oci import load_document, parse_state, read_leniently
 from nvinject.host.driver import read_kernel_version
 from nvinject.host.gpus import Nodes, find_gpus
+from nvinject.host.inventory import device_root
 from nvinject.host.memorylimits import find_cgroup, find_obstacle
 from nvinject.host.root import Root
 from nvinject.render.nvmllimits import Limit
@@ -52,7 +53,8 @@ def apply_limits_of_state(options: "dict[str, list[str]]") -> None:
             f"limits of GPU memory cannot be kept: {obstacle}", f'set nvinject.missing-memory-limits = "{WARN}"'
         )
     else:
-        apply_limits(limits, find_cgroup(state.pid), library, policy.nvml_timeout)
+        dev = device_root(policy.roots.replace(driver=driver_root))
+        apply_limits(limits, find_cgroup(state.pid), library, policy.nvml_timeout, device_root=dev)
 
 
 def parse_limit(text: str) -> Limit:

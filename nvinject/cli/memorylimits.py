@@ -8,12 +8,12 @@ import os
 
 from nvinject.errors import HostError
 from nvinject.host.memorylimits import find_cgroup
-from nvinject.host.nvml import NO_PERMISSION, NOT_FOUND, run_child
+from nvinject.host.nvml import NO_PERMISSION, NOT_FOUND, run_child, show_devices
 from nvinject.render.nvmllimits import Limit, set_limits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from nvinject.core.model import Inventory
     from nvinject.core.plan import LimitMemory
@@ -31,26 +31,38 @@ REMEDIES = {
 def limit_container(
     operations: "tuple[LimitMemory, ...]",
     pid: int,
-    library: str,
+    inventory: "Inventory",
     policy: "Policy",
     log: "Callable[[str], None]",
 ) -> "Callable[[], None]":
     """Set the limits of a plan for the container of a process; returns what takes them back. Raises HostError."""
-    cgroup = find_cgroup(pid)
+    cgroup, library = find_cgroup(pid), management_library(inventory)
     for operation in operations:
         log(f"{operation.describe()} in {cgroup} [{operation.reason}]")
     limits = tuple(Limit(gpu=one.gpu, soft=one.soft, hard=one.hard) for one in operations)
-    apply_limits(limits, cgroup, library, policy.nvml_timeout)
+    apply_limits(limits, cgroup, library, policy.nvml_timeout, device_root=inventory.roots.dev)
 
     def take_back() -> None:
-        apply_limits(tuple(Limit(gpu=one.gpu) for one in limits), cgroup, library, policy.nvml_timeout)
+        none = tuple(Limit(gpu=one.gpu) for one in limits)
+        apply_limits(none, cgroup, library, policy.nvml_timeout, device_root=inventory.roots.dev)
 
     return take_back
 
 
-def apply_limits(limits: tuple[Limit, ...], cgroup: str, library: str, timeout: float) -> None:
-    """Set limits of a cgroup in a child with a time limit (seconds); raises HostError with none set."""
-    text = run_child(lambda: set_limits(library, cgroup, limits), timeout)
+def apply_limits(
+    limits: tuple[Limit, ...], cgroup: str, library: str, timeout: float, *, device_root: str = "/"
+) -> None:
+    """Set limits of a cgroup in a child with a time limit (seconds); raises HostError with none set.
+
+    The nodes that NVML opens by their usual paths are those of `device_root`.
+    """
+
+    def report() -> "Iterator[str]":
+        if device_root != "/":
+            show_devices(device_root)
+        return set_limits(library, cgroup, limits)
+
+    text = run_child(report, timeout)
     lines = [line.split("\t") for line in text.splitlines()]
     if lines == [["end"]]:
         return

@@ -301,7 +301,7 @@ def _wait(child: int, seconds: float) -> int | None:
 def _report_as(identity: tuple[int, int] | None, library: str, device_root: str) -> "Iterator[str]":
     """Yield what NVML knows, as another user; runs in the child."""
     if device_root != "/":
-        _show_devices(device_root)
+        show_devices(device_root)
     _spare_imports()
     try:
         import pynvml  # noqa: F401 # now, because the other user may not reach its file
@@ -319,7 +319,7 @@ def _report_as(identity: tuple[int, int] | None, library: str, device_root: str)
     yield from _report(library)
 
 
-def _show_devices(device_root: str) -> None:
+def show_devices(device_root: str) -> None:
     """Let this process see the device root's /dev in place of the host's, in a mount namespace of its own.
 
     A driver container has its nodes in its own /dev, and the host may have none. The original changes its root for
