@@ -152,7 +152,8 @@ class Expectation:
 class Case:
     """One situation and its verdict. `source` is the sentence that it enforces, `level` MUST or SHOULD.
 
-    `features` are what an implementation must claim, `needs` what the test machine must be able to do.
+    `features` are what an implementation must claim, `kinds` how it comes into a container's life, `needs` what the
+    test machine must be able to do.
     """
 
     id: str
@@ -165,6 +166,7 @@ class Case:
     machine: str = "two-h100"
     lanes: tuple[str, ...] = ("root",)
     features: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     container: Container = field(default_factory=Container)
     driver: Driver | None = None

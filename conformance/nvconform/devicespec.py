@@ -190,7 +190,8 @@ class SpecAttempt(RuntimeAttempt):
         return super()._judge_injection(replace(injected, also=replace(injected.also, files=files)), cache_before)
 
     def _judge_refusal(self, refused: Refused) -> list[str]:
-        if refused.kind != "container":
+        # crun keeps to itself what a hook says.
+        if refused.kind != "container" and not (self.reached_runtime and self.setup.runtime.name == "crun"):
             return super()._judge_refusal(refused)
         # It is the runtime that meets the image: words, exit code and what it has made by then are its own.
         if self.created is not None and self.created.code == 0:

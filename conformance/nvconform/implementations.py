@@ -102,10 +102,8 @@ class Implementation:
             return f"{self.name} does not claim the lane {lane}"
         if self.document.get("kind") == "cdi" and (reason := unsuited(self.document, case)):
             return reason
-        if self.document.get("kind", "hook") == "hook":
-            for pattern, why in self.document.get("skips", {}).items():
-                if fnmatch.fnmatchcase(case.id, pattern):
-                    return str(why)
+        if case.kinds and self.document.get("kind", "hook") not in case.kinds:
+            return f"the case is about injectors of another kind ({', '.join(case.kinds)})"
         claims = self.document.get("features")
         reason = "" if claims is None else unclaimed(case.features, claims)
         return reason or self.unavailable()
