@@ -224,6 +224,8 @@ class _Reading:
     def check_compat_mode(self) -> None:
         """Replace an unknown mode as the original does: disabled, or mount where containers may bring libraries."""
         value = self.values.get("cuda_compat_mode", _COMPAT_MODES[0])
+        if value == "hook" and self.values.get("features.disable_cuda_compat_lib_hook"):
+            self.values["cuda_compat_mode"] = "disabled"
         if value not in _COMPAT_MODES:
             allowed = self.values.get("features.allow_cuda_compat_libs_from_container")
             self.values["cuda_compat_mode"] = instead = "mount" if allowed else "disabled"

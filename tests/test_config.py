@@ -264,6 +264,20 @@ def test_an_unknown_compat_mode_is_disabled(config: pathlib.Path) -> None:
     assert policy.cuda_compat_mode == "mount"
 
 
+@pytest.mark.parametrize(
+    ("mode", "switch", "expected"),
+    [("hook", "true", "disabled"), ("hook", "false", "hook"), ("ldconfig", "true", "ldconfig")],
+)
+def test_the_switch_for_the_compatibility_hook(config: pathlib.Path, mode: str, switch: str, expected: str) -> None:
+    """It concerns mode hook alone, as in the original."""
+    text = f"""[features]
+disable-cuda-compat-lib-hook = {switch}
+[nvidia-container-runtime.modes.legacy]
+cuda-compat-mode = "{mode}"
+"""
+    assert load(config, text)[0].cuda_compat_mode == expected
+
+
 SWARM = [
     ("", ()),
     ("disable-require = maybe\n", ()),

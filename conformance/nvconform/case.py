@@ -28,15 +28,15 @@ class Container:
     """What is created before the injector runs: the image's file tree and the OCI configuration.
 
     `files`, `links`, `directories`, `fifos` and `libraries` are laid over the image in this order after `remove`.
-    `libraries` are path -> SONAME of generated shared objects. `spec` is a JSON merge patch for config.json.
-    `identities` names a map of user ids (stage.py); nobody but root may enter a `closed` bundle.
+    `libraries` are path -> SONAME of generated shared objects, or a mapping of soname and note. `spec` is a JSON merge
+    patch for config.json. `identities` names a map of user ids (stage.py); nobody but root may enter a `closed` bundle.
     """
 
     image: str = "deb"
     remove: tuple[str, ...] = ()
     directories: tuple[str, ...] = ()
     files: Mapping[str, Any] = field(default_factory=dict)
-    libraries: Mapping[str, str] = field(default_factory=dict)
+    libraries: Mapping[str, Any] = field(default_factory=dict)
     links: Mapping[str, str] = field(default_factory=dict)
     fifos: tuple[str, ...] = ()
     loader_cache: bool = False

@@ -5,6 +5,7 @@ an image. Does not belong here: config.json (bundle.py). Everything is written b
 tree is followed while writing.
 """
 
+import json
 import os
 import shutil
 import struct
@@ -55,7 +56,9 @@ class Image:
         for path, content in container.files.items():
             self._write_file(path, content)
         for path, soname in container.libraries.items():
-            self._write(path, shared_object(soname), 0o755)
+            noted = isinstance(soname, Mapping)
+            data = shared_object(soname["soname"], soname["note"]) if noted else shared_object(soname)
+            self._write(path, data, 0o755)
         for path, target in container.links.items():
             self._remove(path)
             self.path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -136,8 +139,11 @@ class Image:
         return path.replace("/var/run/", "/run/") if self.path("var/run").is_symlink() else path
 
 
-def shared_object(soname: str) -> bytes:
-    """Return a minimal 64-bit shared object whose dynamic section holds a SONAME: enough for ldconfig and injectors."""
+def shared_object(soname: str, note: Mapping[str, Any] | None = None) -> bytes:
+    """Return a minimal 64-bit shared object whose dynamic section holds a SONAME: enough for ldconfig and injectors.
+
+    `note` becomes the description of a section .note.cuda.fwd_compatibility, as CUDA's own libraries have it.
+    """
     strings = b"\0" + soname.encode() + b"\0"
     header_size, program_size, section_size = 64, 56, 64
     dynamic_offset = header_size + 2 * program_size
@@ -146,14 +152,35 @@ def shared_object(soname: str) -> bytes:
     entries[1] = (5, strings_offset)
     total = strings_offset + len(strings)
     machine = 183 if os.uname().machine == "aarch64" else 62
+    notes, table = (b"", b"") if note is None else _noted(note, total)
+    sections = (total + len(notes), section_size, 3, 2) if note is not None else (0, section_size, 0, 0)
     header = struct.pack(
         "<4sBBBBB7xHHIQQQIHHHHHH",
         *(b"\x7fELF", 2, 1, 1, 0, 0),
-        *(3, machine, 1, 0, header_size, 0, 0),
-        *(header_size, program_size, 2, section_size, 0, 0),
+        *(3, machine, 1, 0, header_size, sections[0], 0),
+        *(header_size, program_size, 2, *sections[1:]),
     )
     load = struct.pack("<IIQQQQQQ", 1, 5, 0, 0, 0, total, total, 4096)
     size = 16 * len(entries)
     dynamic = struct.pack("<IIQQQQQQ", 2, 4, dynamic_offset, dynamic_offset, dynamic_offset, size, size, 8)
     body = b"".join(struct.pack("<QQ", tag, value) for tag, value in entries)
-    return header + load + dynamic + body + strings
+    return header + load + dynamic + body + strings + notes + table
+
+
+def _noted(note: Mapping[str, Any], offset: int) -> tuple[bytes, bytes]:
+    """Return what follows a file's other content: note, names, and the table of an empty section and both."""
+    owner = b"NVIDIA Corporation\0"
+    text = json.dumps(note).encode()
+    content = struct.pack("<3I", len(owner), len(text), 1) + owner
+    content = content.ljust((len(content) + 3) // 4 * 4, b"\0") + text
+    content = content.ljust((len(content) + 7) // 8 * 8, b"\0")
+    names = b"\0.note.cuda.fwd_compatibility\0.shstrtab\0"
+    rows = [
+        (0, 0, 0, 0),
+        (1, 7, offset, len(content)),
+        (names.index(b".shstrtab"), 3, offset + len(content), len(names)),
+    ]
+    table = b"".join(
+        struct.pack("<IIQQQQIIQQ", name, kind, 0, 0, at, size, 0, 0, 4, 0) for name, kind, at, size in rows
+    )
+    return content + names, table

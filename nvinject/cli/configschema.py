@@ -219,9 +219,7 @@ HELP = {
         text="Accept a config.json with fields that the OCI specification does not have.",
     ),
     "features.disable-cuda-compat-lib-hook": Help(
-        default=False,
-        unused='there is no such hook; cuda-compat-mode = "disabled" leaves the libraries out',
-        text="Never add the hook for an image's CUDA libraries in mode legacy.",
+        default=False, text='With cuda-compat-mode = "hook", leave the CUDA libraries that an image brings out.'
     ),
     "features.disable-imex-channel-creation": Help(
         default=False,

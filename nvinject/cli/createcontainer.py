@@ -116,6 +116,7 @@ def adapt(plan: HookPlan, root_fd: int) -> "tuple[Operation, ...]":
         plan.compat_mode,
         note=layout.compat_note,
         cuda_version=plan.cuda_version,
+        models=plan.models,
     )
     return tuple(
         operation.replace(compat_directory=compat.directory, musl_path_file=layout.musl_path_file)

@@ -283,6 +283,7 @@ class Shim:
             cuda_version=decision.cuda_version if decision is not None else "",
             compat_directory=decision.directory if decision is not None else "",
             compat_mode=self.policy.cuda_compat_mode,
+            models=decision.models if decision is not None else (),
             debug=self.policy.runtime_debug,
         )
         path = launcher

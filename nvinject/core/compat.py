@@ -12,6 +12,10 @@ from nvinject.record import Record
 # cuInit fails with error 804 on these: forward compatibility is for data centre GPUs (CUDA Compatibility, section 4).
 UNSUPPORTED_MODELS = ("GeForce", "TITAN")
 
+# Values of cuda-compat-mode under which an image's libraries may count. The original's ways differ (its command line
+# tool, mounts, a hook of its runtime); here each is the loader's order.
+USED_MODES = ("ldconfig", "mount", "hook")
+
 
 class CompatChoice(Record):
     """The directory that the loader shall look at first ("" for none) and why."""
@@ -32,11 +36,11 @@ def choose_compat(
 ) -> CompatChoice:
     """Return whether libraries made for driver `version` shall win over the host's of `driver_version`.
 
-    `mode` is the configured cuda-compat-mode, `note` what the libraries say of themselves, `cuda_version` the host's
-    where it is known, `models` the names of visible GPUs. Libraries without a note count if their branch is newer:
-    within one branch the host's own fit its kernel module by construction. A note names the branches of drivers that
-    its libraries run on, and then a newer version of the same branch counts too. Without a `driver_version` it is the
-    CUDA version that has to be newer, which only a note tells.
+    `mode` is the configured cuda-compat-mode, `note` what the libraries say of themselves, `models` the names of
+    visible GPUs. Libraries without a note count if their branch is newer: within one branch the host's own fit its
+    kernel module by construction. A note names the branches of drivers that its libraries run on, and then a newer
+    version of the same branch counts too. `cuda_version` is the host's where that is what shall be compared: without a
+    `driver_version` it has to be older than the libraries' own, which only a note tells.
     """
     if not directory or not version:
         return CompatChoice()
@@ -46,18 +50,27 @@ def choose_compat(
     theirs, ours = _parse(version), _parse(driver_version)
     if note is not None:
         return _choose_by_note(directory, (theirs, ours), note, cuda_version)
-    if theirs is None or ours is None:
+    if cuda_version or theirs is None or ours is None:
         unknown = version if theirs is None else driver_version
-        why = f"version {unknown!r} cannot be compared" if unknown else "they do not tell their CUDA version"
-        return CompatChoice(reason=f"libraries in {directory} are not used: {why}")
+        problem = "they do not tell their CUDA version" if cuda_version else f"version {unknown!r} cannot be compared"
+        return CompatChoice(reason=f"libraries in {directory} are not used: {problem}")
     if theirs[0] <= ours[0]:
         return CompatChoice(reason=f"libraries in {directory} are for {version}, not newer than the driver's branch")
     return CompatChoice(directory=directory, reason=f"for driver {version}, newer than the host's {driver_version}")
 
 
+def choose_version(versions: tuple[str, ...]) -> str:
+    """Return the newest of the versions that files named libcuda.so.VERSION are for, "" where none is a version.
+
+    The original uses no libraries at all where there are several such files.
+    """
+    usable = [version for version in versions if "." in version and _parse(version) is not None]
+    return max(usable, key=parse_version, default="")
+
+
 def _refusal(mode: str, models: tuple[str, ...]) -> str:
     """Return why no libraries of any version are used, "" where they may be."""
-    if mode not in {"ldconfig", "mount"}:
+    if mode not in USED_MODES:
         return f"cuda-compat-mode is {mode!r}"
     for model in models:
         if any(name in model for name in UNSUPPORTED_MODELS):

@@ -160,12 +160,14 @@ class DecideCompat(Operation):
     """When the container starts, decide whether the image's own CUDA libraries come before the host's.
 
     For images that are not known yet; the loader cache that is updated afterwards heeds the decision. `driver_version`
-    is "" where the CUDA version alone decides; `directory` is where images keep such libraries ("": where most do).
+    is "" where the CUDA version alone decides; `directory` is where images keep such libraries ("": where most do);
+    `models` are names of the container's GPUs where these are known.
     """
 
     driver_version: str
     cuda_version: str = ""
     directory: str = ""
+    models: tuple[str, ...] = ()
 
     def describe(self) -> str:
         """Return what the image's libraries are compared with."""

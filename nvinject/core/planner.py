@@ -630,7 +630,7 @@ def plan_loader_cache(
             compared_driver(inventory),
             policy.cuda_compat_mode,
             note=layout.compat_note,
-            cuda_version=inventory.driver.cuda_version or "",
+            cuda_version="" if inventory.listing is None else inventory.driver.cuda_version or "",
             models=tuple(gpu.model for gpu in gpus),
         )
     if compat.reason:
@@ -642,7 +642,7 @@ def plan_loader_cache(
         musl_path_file=layout.musl_path_file,
         reason="the dynamic loader shall find the libraries" + (f"; {compat.reason}" if compat.directory else ""),
     )
-    return [*plan_later_compat(inventory, policy, layout, libraries), operation], notes
+    return [*plan_later_compat(inventory, policy, layout, libraries, gpus), operation], notes
 
 
 def takes_compat(inventory: Inventory, libraries: tuple[Library, ...]) -> bool:
@@ -658,7 +658,11 @@ def compared_driver(inventory: Inventory) -> str:
 
 
 def plan_later_compat(
-    inventory: Inventory, policy: Policy, layout: ContainerLayout, libraries: tuple[Library, ...]
+    inventory: Inventory,
+    policy: Policy,
+    layout: ContainerLayout,
+    libraries: tuple[Library, ...],
+    gpus: tuple[Gpu, ...],
 ) -> list[Operation]:
     """Leave the choice of CUDA libraries to the container's start where the image is not known."""
     if layout.library_directory or not takes_compat(inventory, libraries) or policy.cuda_compat_mode == "disabled":
@@ -669,6 +673,7 @@ def plan_later_compat(
             driver_version=compared_driver(inventory),
             cuda_version="" if listing is None else inventory.driver.cuda_version or "",
             directory="" if listing is None else listing.compat_directory,
+            models=tuple(dict.fromkeys(gpu.model for gpu in gpus)),
             reason="an image may bring CUDA libraries that are newer than the driver",
         )
     ]

@@ -8,8 +8,8 @@ as absent, unless it is our own trouble (no memory, no descriptors).
 import stat
 
 from nvinject import leanos as os
+from nvinject.core.compat import choose_version
 from nvinject.core.model import CompatNote, ContainerLayout
-from nvinject.core.version import parse_version
 from nvinject.linux.inroot import ignore_absence, open_in_root
 
 COMPAT_DIRECTORY = "/usr/local/cuda/compat"
@@ -75,10 +75,9 @@ def _find_compat(root_fd: int, place: str) -> tuple[str, str, CompatNote | None]
         names = [name for name in os.listdir(directory) if name.startswith(COMPAT_PREFIX)]
         versions = [name.removeprefix(COMPAT_PREFIX) for name in names if _is_file(directory, name)]
         path = _path_below(root_fd, directory)
-        usable = [version for version in versions if "." in version and _is_version(version)]
-        if not usable or not path:
+        newest = choose_version(tuple(versions))
+        if not newest or not path:
             return "", "", None
-        newest = max(usable, key=parse_version)
         return path, newest, _read_note(directory, f"{COMPAT_PREFIX}{newest}")
     except OSError as error:
         ignore_absence(error)
@@ -104,14 +103,6 @@ def _read_note(directory_fd: int, name: str) -> CompatNote | None:
 
 def _is_file(directory_fd: int, name: str) -> bool:
     return stat.S_ISREG(os.stat(name, dir_fd=directory_fd, follow_symlinks=False).st_mode)
-
-
-def _is_version(text: str) -> bool:
-    try:
-        parse_version(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _path_below(root_fd: int, descriptor: int) -> str:

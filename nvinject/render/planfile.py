@@ -24,8 +24,8 @@ class HookPlan(Record):
     """What a hook has to do, and how it knows the root file system again.
 
     `root` is (device, inode) of the root directory, (0, 0) where it was not there yet; then the image is looked at by
-    the hook, and `driver_version`, `cuda_version`, `compat_directory` and `compat_mode` tell how to choose among CUDA
-    libraries, as core.plan.DecideCompat. `debug` is the log file.
+    the hook, and `driver_version`, `cuda_version`, `compat_directory`, `compat_mode` and the `models` of GPUs tell how
+    to choose among CUDA libraries, as core.plan.DecideCompat. `debug` is the log file.
     """
 
     operations: tuple[Operation, ...]
@@ -34,6 +34,7 @@ class HookPlan(Record):
     cuda_version: str = ""
     compat_directory: str = ""
     compat_mode: str = ""
+    models: tuple[str, ...] = ()
     debug: str = ""
 
 
@@ -46,6 +47,7 @@ def format_plan_file(plan: HookPlan) -> bytes:
         "cudaVersion": plan.cuda_version,
         "compatDirectory": plan.compat_directory,
         "compatMode": plan.compat_mode,
+        "models": list(plan.models),
         "debug": plan.debug,
     }
     return dumps(values).encode("ascii")
@@ -63,6 +65,7 @@ def parse_plan_file(data: bytes, path: str) -> HookPlan:
             cuda_version=str(values["cudaVersion"]),
             compat_directory=str(values["compatDirectory"]),
             compat_mode=str(values["compatMode"]),
+            models=tuple(str(model) for model in values["models"]),
             debug=str(values["debug"]),
         )
     except (JSONError, KeyError, TypeError, ValueError) as error:

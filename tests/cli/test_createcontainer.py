@@ -80,6 +80,32 @@ def test_an_image_that_was_not_there_is_looked_at(tmp_path: Path) -> None:
     assert cache.musl_path_file == f"/etc/ld-musl-{os.uname().machine}.path"
 
 
+@pytest.mark.parametrize(
+    ("mode", "models", "used"),
+    [
+        ("ldconfig", (), True),
+        ("hook", ("NVIDIA H100 80GB HBM3",), True),
+        ("ldconfig", ("NVIDIA GeForce RTX 4090",), False),
+        ("disabled", (), False),
+    ],
+)
+def test_an_image_that_was_not_there_may_bring_cuda_libraries(
+    tmp_path: Path, mode: str, models: tuple[str, ...], *, used: bool
+) -> None:
+    """The choice is that of a plan for a known image: configuration and GPUs count."""
+    compat = tmp_path / "usr" / "local" / "cuda" / "compat"
+    compat.mkdir(parents=True)
+    (compat / "libcuda.so.575.57.08").write_bytes(b"")
+    root_fd = os.open(tmp_path, os.O_PATH | os.O_DIRECTORY)
+    try:
+        plan = HookPlan(operations=(CACHE,), driver_version="570.1", compat_mode=mode, models=models)
+        (cache,) = adapt(plan, root_fd)
+    finally:
+        os.close(root_fd)
+    assert isinstance(cache, UpdateLoaderCache)
+    assert cache.compat_directory == ("/usr/local/cuda/compat" if used else "")
+
+
 def call(folder: Path, bundle: Path, cwd: Path) -> "subprocess.CompletedProcess[str]":
     """Run the hook as a runtime does."""
     return subprocess.run(

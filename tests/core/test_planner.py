@@ -268,7 +268,7 @@ COMPAT = [
     ("575.51.03", "ldconfig", "/usr/local/cuda-12.9/compat"),
     ("575.51.03", "mount", "/usr/local/cuda-12.9/compat"),
     ("575.51.03", "disabled", ""),
-    ("575.51.03", "hook", ""),
+    ("575.51.03", "hook", "/usr/local/cuda-12.9/compat"),
     ("570.195.03", "ldconfig", ""),
     ("550.54.15", "ldconfig", ""),
     ("newest", "ldconfig", ""),

@@ -29,7 +29,9 @@ operations = st.one_of(
 
 @given(st.lists(operations, max_size=4), st.tuples(st.integers(0), st.integers(0)), texts)
 def test_what_is_written_is_read(listed: list[BindFile], root: tuple[int, int], text: str) -> None:
-    plan = HookPlan(operations=tuple(listed), root=root, driver_version=text, compat_mode=text, debug=text)
+    plan = HookPlan(
+        operations=tuple(listed), root=root, driver_version=text, compat_mode=text, models=(text,), debug=text
+    )
     assert parse_plan_file(format_plan_file(plan), "/p") == plan
 
 
