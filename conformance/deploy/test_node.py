@@ -69,15 +69,23 @@ def docker_run(one: dict[str, Any], *options: str) -> str:
     return " ".join([*words, *options, f"--entrypoint {program}", one["image"], *arguments])
 
 
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the tar of the base image."""
+    path = tmp_path_factory.mktemp("base") / "base.tar"
+    try:
+        path.write_bytes(build_base())
+    except BaseError as error:
+        give_up("docker", str(error))
+    return path
+
+
 @pytest.fixture
-def node(tmp_path: Path, package: Path, can_be_root: str) -> Bench:
+def node(tmp_path: Path, package: Path, base: Path, can_be_root: str) -> Bench:
     """Return a machine with the files that a node and the image are made of."""
     if can_be_root:
         pytest.skip(f"a fake machine at the real paths needs root: {can_be_root}")
-    try:
-        (tmp_path / "base.tar").write_bytes(build_base())
-    except BaseError as error:
-        give_up("docker", str(error))
+    (tmp_path / "base.tar").symlink_to(base)
     lay_out_context(tmp_path / "context", package)
     tree.write_tree(declaration.load("two-h100"), tmp_path / "machine")
     (tmp_path / "config").mkdir()
@@ -124,6 +132,31 @@ def test_a_node_is_installed_kept_refreshed_and_left(node: Bench) -> None:
     assert "enable_cdi = true" in dropin
     assert last.splitlines() == [restart, restart], done.stderr
     assert done.returncode == 0
+
+
+def test_what_was_lost_or_changed_is_put_right(node: Bench) -> None:
+    """The container `keep`: a link that somebody removed comes back, a changed ConfigMap arrives, an end is an end."""
+    keep = container("daemonset.yaml", "keep")
+    lost, target = "$host/opt/nvinject/bin/nvidia-ctk", "$host/etc/nvidia-container-runtime/config.toml"
+    wait = "for _ in $(seq 150); do {} && break; sleep 0.2; done\n"
+    script = (
+        NODE
+        + DOCKER.replace("IMAGE", keep["image"])
+        + f"{docker_run(keep, '--detach --name keep -e NVINJECT_INTERVAL=1')} >/dev/null\n"
+        + wait.format("[ -s $host/restarts ]")
+        + f"rm {lost}; "
+        + wait.format(f"[ -L {lost} ]")
+        + f"ls {lost}; sed -i 's/disable-require = false/disable-require = true/' $T/config/config.toml\n"
+        + wait.format(f"grep -q 'disable-require = true' {target}")
+        + f"grep disable-require {target}; wc -l <$host/restarts; date +%s >$T/begin\n"
+        + "docker stop --time 60 keep >/dev/null; echo $(($(date +%s) - $(cat $T/begin)))\n"
+        + STOP
+    )
+    done = node.run(script, alone=True)
+    link, setting, restarts, seconds = done.stdout.splitlines()
+    assert link.endswith("/bin/nvidia-ctk"), done.stderr
+    assert (setting, restarts) == ("disable-require = true", "1")
+    assert int(seconds) < 30
 
 
 def test_a_wrong_configuration_leaves_the_node_alone(node: Bench) -> None:

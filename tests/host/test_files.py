@@ -148,6 +148,19 @@ def test_configuration(tree: HostTree) -> None:
     ]
 
 
+def test_named_directories_come_before_the_usual_ones(tree: HostTree) -> None:
+    """For files of dispatchers; where a name is not there it is looked for as usual."""
+    tree.write("/etc/vulkan/icd.d/nvidia_icd.json")
+    tree.write("/etc/OpenCL/vendors/nvidia.icd")
+    tree.write("/opt/driver/vulkan/icd.d/nvidia_icd.json")
+    with Root(str(tree.root)) as root:
+        found = files.find_configuration(root, catalog.CONFIGURATION_FILES, ("/opt/driver",))
+    assert [file.path for file in found] == [
+        "/opt/driver/vulkan/icd.d/nvidia_icd.json",
+        "/etc/OpenCL/vendors/nvidia.icd",
+    ]
+
+
 FIRMWARE_PLACES = [
     (["/lib/firmware/nvidia", "/firmware/nvidia"], "/lib/firmware/nvidia"),
     (["/run/current-system/firmware/nvidia"], "/run/current-system/firmware/nvidia"),

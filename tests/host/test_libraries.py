@@ -73,6 +73,18 @@ def test_configured_cache(tree: HostTree) -> None:
     assert found.places == (f"{tree.root}/var/cache/loader",)
 
 
+def test_named_directories_come_before_the_cache(tree: HostTree) -> None:
+    """A library that is there is taken from there, the others as usual; a directory that is not there is none."""
+    tree.add_driver()
+    own = f"/opt/driver/libcuda.so.{VERSION}"
+    tree.write(own, build_elf(soname="libcuda.so.1"))
+    with Root(str(tree.root)) as root:
+        found = find_libraries(
+            root, VERSION, libraries_for(COMPUTE), machine="x86_64", directories=("/opt/driver", "/opt/none")
+        )
+    assert paths(found) == {**usual(), "libcuda.so.1": own}
+
+
 def remove_cache(tree: HostTree) -> None:
     (tree.root / "etc/ld.so.cache").unlink()
 
