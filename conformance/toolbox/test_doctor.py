@@ -2,8 +2,11 @@
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
+
+import nvfakes
 
 from .conftest import TWO_H100, Bench
 
@@ -321,6 +324,18 @@ def test_nothing_is_found_on_a_healthy_machine(bench: Bench, name: str) -> None:
     assert document["findings"] == []
     assert document["layers"][0] == "bus"
     assert len(document["layers"]) == 11
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("name", ["jetson-orin", "jetson-thor", "igx-orin"])
+def test_nothing_is_wrong_on_a_healthy_tegra_system(bench: Bench, name: str) -> None:
+    """It has neither a package's libraries nor the usual nodes; what its lists name beyond this board is a note."""
+    machine = (Path(nvfakes.__file__).parent / "machines" / f"{name}.yaml").read_text()
+    bundle = BUNDLE.format(env='"NVIDIA_VISIBLE_DEVICES=all"')
+    done = bench.run(f'{bundle}nvinject doctor --json --container "$T/bundle"', machine=machine, alone=True)
+    document = json.loads(done.stdout)
+    assert [finding for finding in document["findings"] if finding["severity"] != "note"] == []
+    assert {"module", "versions", "nodes", "nvml", "container", "image"} <= set(document["layers"])
     assert done.returncode == 0
 
 

@@ -9,7 +9,7 @@ from nvinject.cli.discovery import search_path
 from nvinject.core import catalog
 from nvinject.core.model import Gpu, HostFile, Inventory, Library
 from nvinject.core.selection import Selection, needs_nvml, select
-from nvinject.errors import RequestError
+from nvinject.errors import HostError, RequestError
 from nvinject.host.inventory import discover
 
 TYPE_CHECKING = False
@@ -108,7 +108,15 @@ def find_inventory(
     mig: bool = False,
     channels: tuple[str, ...] = (),
 ) -> Inventory:
-    """Return what the host has for driver capabilities."""
+    """Return what the host has for driver capabilities; raises HostError where it lists that itself."""
+    from nvinject.host.platforms import find_platform
+
+    platform = find_platform(settings.policy)
+    if platform is not None:
+        raise HostError(
+            f"this is a {platform.title} system ({platform.evidence()}), whose lists this command does not know",
+            "use nvinject info and nvinject list; nvidia-container-runtime and CDI serve its containers",
+        )
     return discover(
         settings.policy,
         capabilities,

@@ -10,7 +10,7 @@ import sys
 from nvinject.core import machinediagnosis, servicediagnosis
 from nvinject.core.finding import ERROR, LAYERS, WARNING, Finding, in_order, worst
 from nvinject.core.policy import Policy
-from nvinject.errors import ConfigurationError
+from nvinject.errors import ConfigurationError, HostError
 from nvinject.host.examination import examine
 
 TYPE_CHECKING = False
@@ -80,8 +80,8 @@ def examine_all(
     from nvinject.cli import servicecheck
 
     policy, error, warnings = load(options.config)
-    machine = examine(policy)
-    findings = list(machinediagnosis.judge(machine))
+    machine, host, looked = look_at_host(policy)
+    findings = list(host)
     if "toolkit" in wanted:
         found = servicecheck.find_installation(options.prefix).replace(
             configuration_error=error, configuration_warnings=warnings, configuration_path=options.config
@@ -98,9 +98,27 @@ def examine_all(
         from nvinject.cli.containercheck import check_container
 
         findings += check_container(options.container, policy, host_is_well=worst(tuple(findings)) != ERROR)
-    judged = {*machinediagnosis.judged_layers(machine), "toolkit", "engine", "cdi"}
+    judged = {*looked, "toolkit", "engine", "cdi"}
     judged |= {"container", "image"} if options.container else set()
     return tuple(findings), tuple(name for name, _ in LAYERS if name in wanted and name in judged)
+
+
+def look_at_host(policy: Policy) -> "tuple[Machine, tuple[Finding, ...], tuple[str, ...]]":
+    """Return the machine, what is wrong with it, and the layers that could be judged, by the rules of its platform."""
+    from nvinject.host.platforms import find_platform
+
+    try:
+        platform = find_platform(policy)
+    except HostError:
+        platform = None  # the faults of roots are told below
+    if platform is None:
+        machine = examine(policy)
+        return machine, machinediagnosis.judge(machine), machinediagnosis.judged_layers(machine)
+    from nvinject.core import listingdiagnosis
+
+    host = platform.examine()
+    machine = machinediagnosis.Machine(version=platform.version)
+    return machine, listingdiagnosis.judge(host), listingdiagnosis.judged_layers(host)
 
 
 def load(config: str) -> "tuple[Policy, str, tuple[str, ...]]":

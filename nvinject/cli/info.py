@@ -8,7 +8,7 @@ import os
 import sys
 
 from nvinject.core import catalog
-from nvinject.core.model import DeviceNode, Inventory
+from nvinject.core.model import DeviceNode, Gpu, Inventory
 from nvinject.core.policy import DRIVER_CAPABILITIES, Policy, Roots
 from nvinject.errors import HostError
 from nvinject.record import Record
@@ -30,7 +30,9 @@ examples:
   nvinject list --json
   nvinject list --kind library --capability compute
 """
-KINDS = ("node", "library", "binary", "socket", "firmware", "configuration")
+NOT_KNOWN = "not known"
+# `file` and `link` are what a host lists itself, `list` are its lists.
+KINDS = ("node", "library", "binary", "socket", "firmware", "configuration", "file", "link", "list")
 
 
 class Found(Record):
@@ -99,7 +101,8 @@ def main(arguments: "list[str]", command: str = "info") -> int:
         ]
         print_entries(entries, options)
     else:
-        print_info(inventory, (*inventory.notes, *notes), find_evidence(policy, inventory), options)
+        notes = (*inventory.warnings, *inventory.notes, *notes)
+        print_info(inventory, notes, find_evidence(policy, inventory), options)
     return 0
 
 
@@ -111,6 +114,11 @@ def find_everything(policy: Policy) -> "tuple[Inventory, tuple[str, ...]]":
     """Return everything that the host has, and why NVML's part is missing, if it is. Raises HostError."""
     from nvinject.cli.discovery import search_path
     from nvinject.host.inventory import discover
+    from nvinject.host.platforms import find_platform
+
+    platform = find_platform(policy)
+    if platform is not None:
+        return platform.discover_all(), ()
 
     def look(*, nvml: bool, mig_management: bool) -> Inventory:
         return discover(
@@ -139,16 +147,17 @@ def find_everything(policy: Policy) -> "tuple[Inventory, tuple[str, ...]]":
 def find_evidence(policy: Policy, inventory: Inventory) -> tuple[Evidence, ...]:
     """Return the four roots with what shows that they are right, and what was found where."""
     roots, default, used = policy.roots, Roots(), inventory.roots
-    node = next((node.path for node in inventory.driver.control_nodes), "no node of the driver")
-    library = next((library.path for library in inventory.driver.libraries), "no library of the driver")
-    dev_origin = "nvinject.dev-root" if roots.dev else "the driver root" if used.dev != "/" else "default"
     entries = list_entries(inventory)
+    node = next((entry.path for entry in entries if entry.kind == "node"), "no node of the driver")
+    library = next((library.path for library in inventory.driver.libraries), "no library of the driver")
+    version = inventory.driver.version
+    dev_origin = "nvinject.dev-root" if roots.dev else "the driver root" if used.dev != "/" else "default"
     return (
         Evidence(
             name="driver root",
             path=used.driver,
             origin="default" if roots.driver == default.driver else "nvidia-container-cli.root",
-            evidence=library,
+            evidence=library if inventory.listing is None else inventory.listing.evidence,
             found=(*look_for_libraries(policy, inventory), *group(entry for entry in entries if entry.kind != "node")),
         ),
         Evidence(
@@ -162,8 +171,8 @@ def find_evidence(policy: Policy, inventory: Inventory) -> tuple[Evidence, ...]:
             name="proc root",
             path=used.proc,
             origin="default" if roots.proc == default.proc else "nvinject.proc-root",
-            evidence=f"driver/nvidia/version: {inventory.driver.version}",
-            found=(Found(kind="GPU", where="/driver/nvidia/gpus", count=len(inventory.gpus)),),
+            evidence=f"driver/nvidia/version: {version or 'none'}",
+            found=(Found(kind="GPU", where="/driver/nvidia/gpus", count=count_shown(inventory)),),
         ),
         Evidence(
             name="sys root",
@@ -173,6 +182,17 @@ def find_evidence(policy: Policy, inventory: Inventory) -> tuple[Evidence, ...]:
             found=(Found(kind="GPU", where="/bus/pci/devices", count=count_pci_gpus(used)),),
         ),
     )
+
+
+def count_shown(inventory: Inventory) -> int:
+    """Return how many GPUs the driver's procfs shows."""
+    from nvinject.host.gpus import GPU_DIRECTORY
+    from nvinject.host.root import Root
+
+    if inventory.listing is None:
+        return len(inventory.gpus)
+    with Root(inventory.roots.proc, title="proc root") as proc:
+        return len(proc.list_directory(GPU_DIRECTORY))
 
 
 def group(entries: "Iterable[Entry]") -> tuple[Found, ...]:
@@ -189,6 +209,8 @@ def look_for_libraries(policy: Policy, inventory: Inventory) -> tuple[Found, ...
     from nvinject.host.libraries import LOADER_CACHE, find_libraries
     from nvinject.host.root import Root
 
+    if inventory.listing is not None:
+        return ()
     cache = policy.ldcache or LOADER_CACHE
     with Root(inventory.roots.driver, title="driver root") as root:
         if not root.exists(cache):
@@ -221,6 +243,8 @@ def list_entries(inventory: Inventory) -> list[Entry]:
     configuration = {row.name: row.capabilities for row in catalog.CONFIGURATION_FILES}
     nodes = [(node, control.get(node.path, ())) for node in driver.control_nodes]
     nodes += [(gpu.node, ()) for gpu in inventory.gpus if gpu.node]
+    more = {node.path: node for gpu in inventory.gpus for node in gpu.more_nodes}
+    nodes += [(node, ()) for node in more.values() if node not in [known for known, _ in nodes]]
     nodes += [(node, ()) for gpu in inventory.gpus for mig in gpu.mig_devices for node in mig.nodes]
     nodes += [(node, ()) for node in (inventory.mig_config_node, inventory.mig_monitor_node) if node]
     entries = [
@@ -228,7 +252,7 @@ def list_entries(inventory: Inventory) -> list[Entry]:
         for node, names in nodes
     ]
     for library in driver.libraries:
-        row = catalog.library_row(library.soname)
+        row = catalog.library_row(library.soname) if not library.in_place else None
         names = row.capabilities if row else ("all",)
         if library.bits == 32:
             names = (*names, "compat32")
@@ -242,7 +266,20 @@ def list_entries(inventory: Inventory) -> list[Entry]:
         entries += [
             Entry(kind=kind, path=file.path, capabilities=table.get(file.name, ()) or ("all",)) for file in files
         ]
-    return entries
+    return entries + list_listing(inventory)
+
+
+def list_listing(inventory: Inventory) -> list[Entry]:
+    """Return the paths that a host lists itself beside libraries and nodes, and its lists."""
+    listing = inventory.listing
+    if listing is None:
+        return []
+    everybody = ("all",)
+    return [
+        *(Entry(kind="file", path=file.path, capabilities=everybody, detail=file.name) for file in listing.files),
+        *(Entry(kind="link", path=link.path, capabilities=everybody, detail=link.target) for link in listing.links),
+        *(Entry(kind="list", path=path, capabilities=everybody) for path in listing.lists),
+    ]
 
 
 def _number(node: DeviceNode) -> str:
@@ -285,19 +322,19 @@ def info_tables(
     gpus: list[tuple[str, ...]] = [
         (
             str(gpu.index),
-            gpu.uuid,
-            gpu.bus_id,
+            gpu.uuid or NOT_KNOWN,
+            gpu.bus_id or "none",
             gpu.model,
-            gpu.brand or "not known",
-            gpu.architecture or "not known",
-            gpu.node.path if gpu.node else gpu.node_fault,
+            gpu.brand or NOT_KNOWN,
+            gpu.architecture or NOT_KNOWN,
+            name_nodes(gpu),
         )
         for gpu in inventory.gpus
     ]
     migs: list[tuple[str, ...]] = [
         (
             f"{gpu.index}:{mig.index if mig.index >= 0 else '?'}",
-            mig.uuid or "not known",
+            mig.uuid or NOT_KNOWN,
             str(mig.gpu_instance),
             str(mig.compute_instance),
             mig.node_fault or ", ".join(node.path for node in mig.nodes),
@@ -312,13 +349,23 @@ def info_tables(
         (one.name, what.kind, what.where, str(what.count)) for one in roots for what in one.found
     ]
     return [
-        (("driver", "CUDA"), [(driver.version, driver.cuda_version or "not known")]),
+        (("driver", "CUDA"), [(driver.version or NOT_KNOWN, driver.cuda_version or NOT_KNOWN)]),
         (("GPU", "UUID", "bus", "model", "brand", "arch", "node"), gpus),
         (("MIG", "UUID", "GPU instance", "compute instance", "nodes"), migs),
         (("kind", "capability", "count"), files),
         (("root", "path", "from", "evidence"), [(one.name, one.path, one.origin, one.evidence) for one in roots]),
         (("below", "found", "where", "count"), found),
     ]
+
+
+def name_nodes(gpu: Gpu) -> str:
+    """Return a GPU's node, what is wrong with it, or the first of several with their number."""
+    if gpu.node is not None:
+        return gpu.node.path
+    if not gpu.more_nodes:
+        return gpu.node_fault
+    first, *others = gpu.more_nodes
+    return f"{first.path} and {len(others)} more" if others else first.path
 
 
 def count_files(entries: list[Entry]) -> list[tuple[str, str, int]]:

@@ -127,7 +127,8 @@ class HostLink(Record):
 class Listing(Record):
     """What a host itself lists for its containers; they get all of it in place, whatever capabilities they ask for.
 
-    `files` are files and folders (a file's `name` is the reason for it), `links` are links of the host.
+    `files` are files and folders (a file's `name` is the reason for it), `links` are links of the host. `evidence` says
+    what sort of host this is and by what that shows, `lists` are the paths of its lists.
     Libraries among the files are those of the driver, all of them `in_place`. `compat_directory` is where images for
     such a host keep CUDA libraries of their own, which are chosen by CUDA version alone ("": they are not looked for).
     """
@@ -135,6 +136,8 @@ class Listing(Record):
     files: tuple[HostFile, ...] = ()
     links: tuple[HostLink, ...] = ()
     compat_directory: str = ""
+    evidence: str = ""
+    lists: tuple[str, ...] = ()
 
 
 class CapabilityNode(Record):

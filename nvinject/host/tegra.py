@@ -7,6 +7,7 @@ and what becomes of what they name (nvinject.core.planner), which is the same as
 import os
 import stat
 
+from nvinject.core.listingdiagnosis import ListedHost
 from nvinject.core.model import DeviceNode, Driver, Gpu, HostFile, HostLink, Inventory, Library, Listing
 from nvinject.core.policy import MOUNT_SPEC_DIRECTORY, Policy
 from nvinject.core.request import ContainerRequest
@@ -204,6 +205,8 @@ class Tegra:
                     files=found.files(),
                     links=tuple(found.links.values()),
                     compat_directory=self.compat_directory(wanted),
+                    evidence=f"{self.title}: {self.evidence()}",
+                    lists=tuple(lists.paths),
                 ),
                 notes=(*self.notes(), *lists.notes, *found.notes(), *notes, *more),
                 warnings=tuple(lists.warnings),
@@ -216,6 +219,21 @@ class Tegra:
     def discover_all(self, *, facts: bool = True) -> Inventory:
         """Return what discover does for nobody in particular."""
         return self.discover(Wanted(facts=facts))
+
+    def examine(self) -> ListedHost:
+        """Return what can be seen of the host without stopping at a fault."""
+        has_nvml = self.answer is not None or self.problem is not None
+        try:
+            inventory = self.discover()
+        except HostError as error:
+            return ListedHost(fault=error, problem=self.problem, has_nvml=has_nvml)
+        own = self.notes()
+        return ListedHost(
+            faulty=inventory.warnings,
+            notes=tuple(note for note in inventory.notes if self.problem is None or note not in own),
+            problem=self.problem,
+            has_nvml=has_nvml,
+        )
 
     def notes(self) -> tuple[str, ...]:
         """Return what is worth telling of NVML."""
@@ -323,19 +341,19 @@ class Lists:
         self.entries: list[Listed] = []
         self.notes: list[str] = []
         self.warnings: list[str] = []
-        found = 0
+        self.paths: list[str] = []
         paths = wanted.files or tuple(self.choose(root, directory, every=wanted.every_list))
         for path in paths:
             text = read_text(path)
             if text is None:
                 self.notes.append(f"the mount specification {path} does not exist")
                 continue
-            found += 1
+            self.paths.append(path)
             spec = mountspec.parse_mount_spec(text)
             self.warnings += [f"{path}, line {fault.line} is skipped: {fault.problem}" for fault in spec.faults]
             name = path.rpartition("/")[2]
             self.entries += [Listed(entry=entry, place=f"{name}, line {entry.line}") for entry in spec.entries]
-        if not found:
+        if not self.paths:
             raise HostError(f"there is no mount specification for containers: {', '.join(paths)}", INSTALL)
 
     def choose(self, root: Root, directory: str, *, every: bool) -> "Iterator[str]":
