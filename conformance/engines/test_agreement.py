@@ -20,40 +20,50 @@ from nvconform.session import Session
 
 CASES = load_all(cases_directory())
 IMPLEMENTATIONS = {name: implementations.load(name) for name in (REFERENCE, *OTHERS)}
-PAIRS = [(REFERENCE, "crun"), *((name, runtime) for name in OTHERS for runtime in ("runc", "crun"))]
+PAIRS = [
+    (REFERENCE, "crun", "host"),
+    *((name, runtime, "host") for name in OTHERS for runtime in ("runc", "crun")),
+    *((name, "runc", "v2") for name in (REFERENCE, *OTHERS)),
+]
+# With cgroup v2 alone it is the device rules that are made otherwise; `nvconform run --cgroup v2` runs all else as well.
+RULED = ("devices", "mig", "imex", "extras")
 
 
-def is_asked(implementation: Implementation, case: Case, lane: str) -> bool:
+def is_asked(implementation: Implementation, case: Case, lane: str, cgroup: str = "host") -> bool:
     """Tell whether a rendering can be asked what a case asks; the reasons why not are in docs/agreement.md."""
+    family = case.id.partition("/")[0]
+    if cgroup == "v2" and (lane != "root" or family not in RULED):
+        return False
     return implementation.document.get("kind") != "cdi" or not implementation.skips(case, lane)
 
 
 RUNS = [
     pytest.param(
-        *(case, lane, name, runtime),
-        id=f"{name.removeprefix('nvinject-')}-{runtime}-{lane}-{case.id}",
-        marks=pytest.mark.xdist_group(f"{name}-{runtime}-{lane}"),
+        *(case, lane, (name, runtime, cgroup)),
+        id=f"{name.removeprefix('nvinject-')}-{runtime}-{lane}{'' if cgroup == 'host' else f'-{cgroup}'}-{case.id}",
+        marks=pytest.mark.xdist_group(f"{name}-{runtime}-{lane}-{cgroup}"),
     )
-    for name, runtime in PAIRS
+    for name, runtime, cgroup in PAIRS
     for case in CASES
     for lane in case.lanes
-    if is_asked(IMPLEMENTATIONS[name], case, lane)
+    if is_asked(IMPLEMENTATIONS[name], case, lane, cgroup)
 ]
 
 
 class Sessions:
-    """The machines that are up, by rendering and low-level runtime."""
+    """The machines that are up, by rendering, low-level runtime and view of cgroups."""
 
     def __init__(self) -> None:
         """Start nothing yet."""
-        self.known: dict[tuple[str, str], Session] = {}
+        self.known: dict[tuple[str, str, str], Session] = {}
         self.guest = Guest()
 
-    def run(self, case: Case, lane: str, name: str, runtime: str) -> dict[str, Any]:
+    def run(self, case: Case, lane: str, way: tuple[str, str, str]) -> dict[str, Any]:
         """Run one case."""
-        if (name, runtime) not in self.known:
-            self.known[name, runtime] = Session(IMPLEMENTATIONS[name], load_sets(), runtime, guest=self.guest)
-        return self.known[name, runtime].run(case, lane)
+        if way not in self.known:
+            name, runtime, cgroup = way
+            self.known[way] = Session(IMPLEMENTATIONS[name], load_sets(), runtime, cgroup, self.guest)
+        return self.known[way].run(case, lane)
 
     def close(self) -> None:
         """End the machines."""
@@ -70,13 +80,13 @@ def sessions() -> Iterator[Sessions]:
     found.close()
 
 
-@pytest.mark.parametrize(("case", "lane", "name", "runtime"), RUNS)
-def test_case(sessions: Sessions, case: Case, lane: str, name: str, runtime: str) -> None:
+@pytest.mark.parametrize(("case", "lane", "way"), RUNS)
+def test_case(sessions: Sessions, case: Case, lane: str, way: tuple[str, str, str]) -> None:
     """What the container sees is what the case says, but for the declared differences."""
-    result = sessions.run(case, lane, name, runtime)
+    result = sessions.run(case, lane, way)
     if result["status"] == "skipped":
         pytest.skip(str(result["reason"]))
-    wanted = "deviates" if IMPLEMENTATIONS[name].deviation(case) else "passed"
+    wanted = "deviates" if IMPLEMENTATIONS[way[0]].deviation(case) else "passed"
     assert result["status"] == wanted, report.explain(result)
 
 

@@ -231,6 +231,7 @@ class Attempt:
             # A device program does not tell its rules: what can be opened is all that shows, and that needs a node.
             nodes = observe.machine_nodes(self.stage.device_root).values()
             known = {f"c {major}:{minor} rw" for major, minor, _ in nodes}
+            known |= {f"c {text.split(' ')[0]} rw" for text in self.seen.nodes.values()}
             self.expected.rules = [rule for rule in self.expected.rules if rule in known]
         differences = judge.compare_views(self.expected, self.seen, rules=rules)
         files = [*injected.also.files]

@@ -116,12 +116,22 @@ class Inside:
         numbers = {name: f"{major}:{minor}" for name, (major, minor, _) in nodes.items()}
         opened = {numbers[name] for name in reachable}
         if not features.device_rules_listed:
-            self.seen.rules = [f"c {number} rw" for number in sorted(opened)]
+            self.seen.rules = [
+                f"c {number} rw" for number in sorted(opened | self._other_opened(set(numbers.values())))
+            ]
             return
         listed = {rule.split(" ")[1] for rule in self.seen.rules} & set(numbers.values())
         if opened != listed:
             wrong = ", ".join(sorted(opened ^ listed))
             self.problems.append(f"device rules: opening {wrong} contradicts the listed rules")
+
+    def _other_opened(self, known: set[str]) -> set[str]:
+        """Return the numbers of the container's other nodes that its processes may open: those that draw."""
+        others = {path: text.split(" ")[0] for path, text in self.seen.nodes.items()}
+        paths = {
+            number: self.setup.machine_root / path.lstrip("/") for path, number in others.items() if number not in known
+        }
+        return set(observe.reachable_nodes(self.setup.features.device_cgroup + self.stage.cgroup, paths))
 
     def _run(self, pid: int) -> None:
         self.setup.runtime.start(self.stage.identifier)
