@@ -25,7 +25,7 @@ PAIRS = [
     *((name, runtime, "host") for name in OTHERS for runtime in ("runc", "crun")),
     *((name, "runc", "v2") for name in (REFERENCE, *OTHERS)),
 ]
-# With cgroup v2 alone it is the device rules that are made otherwise; `nvconform run --cgroup v2` runs all else as well.
+# cgroup v2 alone is another way to make device rules; `nvconform run --cgroup v2` runs all other cases there as well.
 RULED = ("devices", "mig", "imex", "extras")
 
 
