@@ -59,7 +59,7 @@ def fresh(request: pytest.FixtureRequest, tmp_path: Path) -> FreshRoot:
             give_up("trixie", str(error))
     else:
         root = FreshRoot(Path("/"), folder, sys.executable)
-    tried = root.run("true")
+    tried = root.clean()
     if tried.returncode != 0:
-        give_up("root", f"an overlay cannot be mounted: {(tried.stderr.strip().splitlines() or ['?'])[-1]}")
+        give_up("overlay", f"an overlay cannot be mounted: {(tried.stderr.strip().splitlines() or ['?'])[-1]}")
     return root

@@ -27,7 +27,7 @@ for name in run tmp; do mount -t tmpfs tmpfs $name; done
 for name in {shared}; do mkdir -p .$name; mount --rbind $name .$name; done
 [ -s .{compiler} ] || {{ touch .{compiler}; mount --bind {compiler} .{compiler}; }}
 mkdir -p old; pivot_root . old; umount -l /old; rmdir /old; cd /
-rm -rf /etc/cdi /usr/local/bin /usr/local/sbin; mkdir /usr/local/bin /usr/local/sbin
+rm -rf /etc/cdi /etc/docker /usr/local/bin /usr/local/sbin; mkdir /usr/local/bin /usr/local/sbin
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 """
 
@@ -51,6 +51,10 @@ class FreshRoot:
     def fakes(self) -> str:
         """Return the command that starts nvfakes inside."""
         return f"env PYTHONPATH={REPOSITORY}/fakes {shlex.quote(self.interpreter)} -m nvfakes"
+
+    def clean(self) -> "subprocess.CompletedProcess[str]":
+        """Take away what tests of others left in the tree below, which they share."""
+        return self.run("rm -rf /etc/nvidia-container-runtime /var/lib/nvinject")
 
     def run(self, script: str, *shared: Path) -> "subprocess.CompletedProcess[str]":
         """Run a script in the tree; what an earlier one wrote is there."""

@@ -102,7 +102,10 @@ def test_a_node_is_installed_kept_refreshed_and_left(node: Bench) -> None:
     script = (
         NODE
         + DOCKER.replace("IMAGE", image)
-        + f"{docker_run(install)}\n{look}echo ---\n"
+        # Two versions of before: the newer one stays, because a container that is starting may run it.
+        + "mkdir -p $host/opt/nvinject/versions/older $host/opt/nvinject/versions/old\n"
+        + "echo old >$host/opt/nvinject/current\n"
+        + f"{docker_run(install)}\n{look}ls $host/opt/nvinject/versions; echo ---\n"
         + "list >$T/first\n"
         + f"{docker_run(install)}\nlist >$T/second; diff $T/first $T/second >&2; cat $host/restarts; echo ---\n"
         # The node's own Python is not there, and what was installed needs none.
@@ -121,6 +124,8 @@ def test_a_node_is_installed_kept_refreshed_and_left(node: Bench) -> None:
     restart = "restart containerd"
     assert first.splitlines()[0] == restart, done.stderr
     assert first.splitlines()[1] == first.splitlines()[2]
+    assert first.splitlines()[3].startswith("0.")
+    assert first.splitlines()[4:] == ["old"]
     assert second.splitlines() == [restart], done.stderr
     assert programs.splitlines()[0].startswith("NVIDIA Container Toolkit CLI version")
     assert "/usr/bin/nvidia-smi" in programs
