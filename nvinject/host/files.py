@@ -116,6 +116,10 @@ def find_sockets(
         for path in socket_paths(row, named):
             try:
                 located = root.locate(path)
+                if row.is_directory and located is not None and located[0] != path and root.read_link(path):
+                    # The usual one is below /tmp: whoever made this link would choose what containers are shown.
+                    notes.append(f"{root.host_path(path)} is a link and not followed ({row.reason})")
+                    continue
             except HostError as error:
                 if not _is_closed(error):
                     raise

@@ -13,6 +13,7 @@ from nvinject.host.nodefacts import read_rules
 from nvinject.host.root import Root
 
 COUNT = "ImexChannelCount"  # a parameter of the kernel module; 0 switches channels off
+USUAL_COUNT = 2048  # of a driver that does not say
 
 
 def look_at_channels(
@@ -48,12 +49,12 @@ def find_obstacle(major: int, rules: NodeRules, count: int, missing: tuple[str, 
         return "device nodes cannot be made in a user namespace"
     if not rules.modify:
         return "the driver's parameter ModifyDeviceFiles is 0"
-    beyond = [channel for channel in missing if count and int(channel) >= count]
+    beyond = [channel for channel in missing if int(channel) >= count]
     return f"the driver has {count} channels ({COUNT}), channel {beyond[0]} is none of them" if beyond else ""
 
 
 def read_count(proc: Root) -> int:
-    """Return how many channels the driver has, 0 where it does not say."""
+    """Return how many channels the driver has."""
     parameters = read_parsed(proc, f"{DRIVER_DIRECTORY}/params", nvproc.parse_params) or ()
     values = [one.value for one in parameters if one.name == COUNT]
-    return int(values[-1]) if values and values[-1].isascii() and values[-1].isdecimal() else 0
+    return int(values[-1]) if values and values[-1].isascii() and values[-1].isdecimal() else USUAL_COUNT

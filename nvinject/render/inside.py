@@ -13,6 +13,7 @@ import os
 
 from nvinject.core.plan import CreateSymlink, UpdateLoaderCache
 from nvinject.errors import ContainerError
+from nvinject.formats.mountinfo import parse_mountinfo
 from nvinject.linux import mounts
 from nvinject.render.namespaces import Container, Work, forbid_imports
 
@@ -55,14 +56,25 @@ def find_root(places: "Iterable[str]", identity: tuple[int, int]) -> int:
 def open_writable(root_fd: int) -> int:
     """Open the same root file system so that files can be made in it, if its mount alone forbids that.
 
-    Where that is not possible, or not needed, it is the same mount again, and writing tells why it cannot be done.
+    Where that is not possible, or not needed, it is the same mount again, and writing tells why it cannot be done. A
+    mount that lies on a read-only one was made so by somebody other than the runtime, and stays so: several containers
+    may share what it shows.
     """
-    if mounts.is_read_only(root_fd):
+    if mounts.is_read_only(root_fd) and not lies_on_read_only(root_fd):
         try:
             return mounts.clone_writable(root_fd)
         except OSError:
             pass
     return os.dup(root_fd)
+
+
+def lies_on_read_only(root_fd: int) -> bool:
+    """Tell whether the mount on which the root file system's own mount lies is read-only too, or cannot be told."""
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        known = {mount.mount_id: mount for mount in parse_mountinfo(file.read())}
+    own = known.get(mounts.mount_id(root_fd))
+    below = known.get(own.parent_id) if own is not None else None
+    return below is None or "ro" in below.options
 
 
 def apply_here(operations: "tuple[Operation, ...]", root_fd: int, log: "Callable[[str], None]") -> "tuple[str, ...]":

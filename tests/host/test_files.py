@@ -213,3 +213,13 @@ def test_configuration_of_other_systems(tree: HostTree, place: str) -> None:
     with Root(str(tree.root)) as root:
         found = files.find_configuration(root, catalog.CONFIGURATION_FILES)
     assert [file.path for file in found] == [f"{place}/nvidia_icd.json"]
+
+
+def test_a_pipe_directory_that_is_a_link_is_not_followed(tree: HostTree) -> None:
+    """Below /tmp anybody can make one, to have containers shown whatever they like."""
+    tree.write("/etc/secret", "")
+    tree.link("/tmp/nvidia-mps", "/etc")
+    with Root(str(tree.root)) as root:
+        found, notes = files.find_sockets(root, catalog.sockets_for(("compute",)))
+    assert found == ()
+    assert notes == (f"{tree.root}/tmp/nvidia-mps is a link and not followed (pipes of the multi-process service)",)

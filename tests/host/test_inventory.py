@@ -293,6 +293,8 @@ OBSTACLES = [
     ("ModifyDeviceFiles: 1\nImexChannelCount: 4\n", "4", "the driver has 4 channels (ImexChannelCount), channel 4"),
     ("ModifyDeviceFiles: 1\nImexChannelCount: 4\n", "3", ""),
     ("ModifyDeviceFiles: 1\nImexChannelCount: x\n", "2047", ""),
+    ("ModifyDeviceFiles: 1\n", "2048", "the driver has 2048 channels (ImexChannelCount), channel 2048"),
+    ("ModifyDeviceFiles: 1\nImexChannelCount: 0\n", "0", "the driver has 0 channels (ImexChannelCount), channel 0"),
     ("", "1", ""),
 ]
 

@@ -43,3 +43,22 @@ def test_what_is_wrong_with_a_daemon(
 def test_where_the_pipes_should_be() -> None:
     assert pipe_directory(()) == PIPES
     assert pipe_directory((("CUDA_MPS_PIPE_DIRECTORY", "/run/mps"), ("CUDA_MPS_LOG_DIRECTORY", "/log"))) == "/run/mps"
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link", "folder", "large"])
+def test_what_anybody_may_put_below_tmp_is_harmless(tree: HostTree, kind: str) -> None:
+    """Nobody waits for a pipe's writer, follows a link or reads a file without end."""
+    write(tree.root, f"{PIPES}/control", "")
+    write(tree.proc, "/1/stat", "")
+    place = tree.root / f"{PIPES[1:]}/nvidia-cuda-mps-control.pid"
+    if kind == "fifo":
+        os.mkfifo(place)
+    elif kind == "link":
+        place.symlink_to("/dev/zero")
+    elif kind == "folder":
+        place.mkdir()
+    else:
+        with place.open("wb") as file:
+            file.truncate(1 << 40)
+    with Root(str(tree.root)) as root, Root(str(tree.proc)) as proc:
+        assert find_fault(root, proc, PIPES) == ""
