@@ -17,7 +17,7 @@ FLAGS = ("ro", "rw", "nosuid", "nodev", "noexec")
 UNIFIED = "/sys/fs/cgroup"
 LARGE_FILE = 1 << 20
 # Nodes that every runtime makes.
-SHOWN_NODES = ("nvidia*", "dri", "infiniband", "gdrdrv", "nvhost*", "nvgpu", "nvmap", "nvsciipc", "host1x*")
+SHOWN_NODES = ("nvidia*", "dri", "infiniband", "gdrdrv", "nvhost*", "nvgpu", "nvmap", "nvsciipc", "host1x*", "dxg")
 RUNTIME_NODES = frozenset({"null", "zero", "full", "tty", "random", "urandom", "ptmx", "console", "pts"})
 
 # Stands between the runtime and the injector: records what it gets and leaves, and passes its exit code on.

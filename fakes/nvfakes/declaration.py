@@ -18,7 +18,7 @@ import yaml
 from nvfakes import mig, mock
 from nvfakes.errors import FakeError, MachineError
 from nvfakes.layouts import LAYOUTS, USUAL
-from nvfakes.machine import DEFAULT_MAJORS, GPU_SLOTS, Deviation, Driver, Gpu, GpuInstance, Machine, NvSwitch
+from nvfakes.machine import DEFAULT_MAJORS, GPU_SLOTS, Adapter, Deviation, Driver, Gpu, GpuInstance, Machine, NvSwitch
 from nvfakes.models import MODELS, GpuModel
 
 MACHINES = Path(__file__).parent / "machines"
@@ -33,8 +33,8 @@ _MIG_UUID = re.compile(r"MIG-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-
 _GENERATED = re.compile(r"(?P<model>[a-z][a-z0-9-]*?)(x(?P<count>\d+))?")
 
 _MACHINE_KEYS = (
-    "arch", "deviate", "driver", "drm", "files", "gpus", "imex", "lib32", "libraries", "links", "majors", "nodes",
-    "nvml", "nvswitches", "params", "sockets",
+    "adapters", "arch", "deviate", "driver", "drm", "files", "gpus", "imex", "lib32", "libraries", "links", "majors",
+    "nodes", "nvml", "nvswitches", "params", "programs", "sockets",
 )  # fmt: skip
 _GPU_KEYS = (
     "answers", "bus", "card", "count", "mig", "mig_mode", "minor", "model", "name", "numa_node", "render", "serial",
@@ -208,6 +208,8 @@ class _Reader:
             links={key: place.text() for key, place in self._map("links")},
             libraries=self._libraries(),
             nodes={key: _device_number(place) for key, place in self._map("nodes")},
+            adapters=tuple(_adapter(place) for place in self._list("adapters")),
+            programs=tuple(place.text() for place in self._list("programs")),
             lib32=self._flag("lib32", default=False),
             drm=self._flag("drm", default=True),
             deviation=self._deviation(),
@@ -398,6 +400,17 @@ def _model(place: _Place) -> GpuModel:
             re.compile(r"\d+\.\d"), "a compute capability such as 9.0"
         )
     return replace(known, **changes)
+
+
+def _adapter(place: _Place) -> Adapter:
+    keys = place.mapping(("store", "wddm", "compute_only"))
+    if "store" not in keys:
+        raise place.error("needs the key store, the folder of the adapter's driver")
+    return Adapter(
+        keys["store"].text(),
+        keys["wddm"].number(1000, 9999) if "wddm" in keys else Adapter("").wddm,
+        compute_only="compute_only" in keys and keys["compute_only"].flag(),
+    )
 
 
 def _device_number(place: _Place) -> tuple[int, int]:

@@ -134,6 +134,15 @@ class NvSwitch:
 
 
 @dataclass(frozen=True, slots=True)
+class Adapter:
+    """An adapter of the Windows below which a machine runs: its driver's folder, the version of the driver's model."""
+
+    store: str
+    wddm: int = 3200
+    compute_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Deviation:
     """How the machine differs from a healthy one; `missing` holds patterns of absolute paths that do not exist."""
 
@@ -148,7 +157,8 @@ class Machine:
 
     `libraries` (path and SONAME, "" for one that follows from the name) and `nodes` are further libraries and device
     nodes, as a Jetson or WSL has them; NVML and CUDA among the libraries answer where the machine has a driver that is
-    not packaged, the others are stubs.
+    not packaged, the others are stubs. With `adapters` the machine is a Linux below Windows, which has no driver of its
+    own: no kernel module, no PCI function, and dxcore among the libraries answers; `programs` are further programs.
     `events` are (place of the GPU, NVML kind, value) of what has happened; NVML takes `slow_ms` longer for each answer.
     """
 
@@ -165,6 +175,8 @@ class Machine:
     links: Mapping[str, str] = field(default_factory=dict)
     libraries: tuple[tuple[str, str], ...] = ()
     nodes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    adapters: tuple[Adapter, ...] = ()
+    programs: tuple[str, ...] = ()
     events: tuple[tuple[int, int, int], ...] = ()
     slow_ms: int = 0
     lib32: bool = False
@@ -195,7 +207,12 @@ class Machine:
     @property
     def module_loaded(self) -> bool:
         """Whether the kernel side of the driver is there."""
-        return self.driver is not None and self.deviation.module_loaded
+        return self.driver is not None and self.deviation.module_loaded and not self.adapters
+
+    @property
+    def pci_gpus(self) -> tuple[Gpu, ...]:
+        """The GPUs that are functions of this machine's own PCI bus."""
+        return () if self.adapters else tuple(gpu for gpu in self.present_gpus if gpu.on_pci)
 
     @property
     def library_version(self) -> str:
@@ -210,11 +227,12 @@ class Machine:
 
     @property
     def answering_libraries(self) -> tuple[str, ...]:
-        """The paths of the libraries that hold facts of the machine: NVML and CUDA."""
+        """The paths of the libraries that hold facts of the machine: NVML, CUDA and dxcore."""
+        dxcore = tuple(path for path, _ in self.libraries if is_dxcore(path)) if self.adapters else ()
         if self.driver is None:
-            return ()
+            return dxcore
         if not self.driver.packaged:
-            return tuple(path for path, _ in self.libraries if is_management(path) or is_cuda(path))
+            return (*dxcore, *(path for path, _ in self.libraries if is_management(path) or is_cuda(path)))
         folder, version = f"/usr/lib/{self.triplet}", self.library_version
         usual = (f"{folder}/libnvidia-ml.so.{version}", f"{folder}/libcuda.so.{version}")
         return tuple(self.places.path(path) for path in usual)
@@ -239,6 +257,11 @@ def is_management(path: str) -> bool:
 def is_cuda(path: str) -> bool:
     """Tell whether a path is that of the CUDA library."""
     return "/libcuda.so" in path
+
+
+def is_dxcore(path: str) -> bool:
+    """Tell whether a path is that of the library that speaks to Windows."""
+    return path.endswith("/libdxcore.so")
 
 
 def capability_minor(gpu: int, instance: int, compute: int | None = None) -> int:

@@ -60,7 +60,8 @@ def as_table(machine: Machine) -> str:
     lines = [f"{machine.name}: " + (f"driver {driver.version} ({kind}), CUDA {driver.cuda}" if driver else "no driver")]
     if machine.library_version and driver and machine.library_version != driver.version:
         lines.append(f"  user-space files of {machine.library_version}")
-    if driver and not machine.module_loaded:
+    lines += [f"  adapter of Windows: {adapter.store} (WDDM {adapter.wddm})" for adapter in machine.adapters]
+    if driver and not machine.module_loaded and not machine.adapters:
         lines.append("  kernel module not loaded")
     for gpu in machine.gpus:
         lines.append(f"  GPU {gpu.minor}: {gpu.name}  {gpu.bus}  {gpu.uuid}  NUMA {gpu.numa_node}")

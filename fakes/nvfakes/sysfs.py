@@ -21,9 +21,8 @@ _SPEEDS = {3: "8.0", 4: "16.0", 5: "32.0", 6: "64.0"}
 
 def files(machine: Machine) -> Iterator[tuple[str, bytes, int]]:
     """Yield (path, content, mode) of every attribute."""
-    for gpu in machine.present_gpus:
-        if gpu.on_pci:
-            yield from _attributes(_gpu_function(gpu))
+    for gpu in machine.pci_gpus:
+        yield from _attributes(_gpu_function(gpu))
     for switch in machine.own_switches:
         yield from _attributes(_switch_function(switch))
     if machine.driver and machine.module_loaded:
@@ -37,20 +36,18 @@ def files(machine: Machine) -> Iterator[tuple[str, bytes, int]]:
 def directories(machine: Machine) -> Iterator[str]:
     """Yield the folders that hold no file: the DRM devices of a GPU."""
     if machine.drm and machine.module_loaded:
-        for gpu in machine.present_gpus:
-            if gpu.on_pci:
-                yield f"{_DEVICES}/{gpu.bus}/drm/card{gpu.card}"
-                yield f"{_DEVICES}/{gpu.bus}/drm/renderD{gpu.render}"
+        for gpu in machine.pci_gpus:
+            yield f"{_DEVICES}/{gpu.bus}/drm/card{gpu.card}"
+            yield f"{_DEVICES}/{gpu.bus}/drm/renderD{gpu.render}"
 
 
 def links(machine: Machine) -> Iterator[tuple[str, str]]:
     """Yield (path, target) of the links of each function: its driver and its IOMMU group."""
     if machine.module_loaded:
-        for gpu in machine.present_gpus:
-            if gpu.on_pci:
-                yield f"{_DEVICES}/{gpu.bus}/driver", "../../../../bus/pci/drivers/nvidia"
-                yield f"/sys/bus/pci/drivers/nvidia/{gpu.bus}", f"../../devices/{gpu.bus}"
-    for gpu in (gpu for gpu in machine.present_gpus if gpu.on_pci):
+        for gpu in machine.pci_gpus:
+            yield f"{_DEVICES}/{gpu.bus}/driver", "../../../../bus/pci/drivers/nvidia"
+            yield f"/sys/bus/pci/drivers/nvidia/{gpu.bus}", f"../../devices/{gpu.bus}"
+    for gpu in machine.pci_gpus:
         yield f"{_DEVICES}/{gpu.bus}/iommu_group", f"../../../../kernel/iommu_groups/{40 + gpu.minor}"
         yield f"/sys/kernel/iommu_groups/{40 + gpu.minor}/devices/{gpu.bus}", f"../../../../bus/pci/devices/{gpu.bus}"
 

@@ -23,6 +23,7 @@ from nvfakes.machine import (
     Gpu,
     Machine,
     capability_minor,
+    is_dxcore,
     is_management,
 )
 from nvfakes.nvml import build, image
@@ -110,6 +111,8 @@ def entries(machine: Machine, *, dev_directory: str = "", facts: Mapping[str, st
         found[path] = Link(path, target)
     for path, soname in machine.libraries:
         found[path] = _library(machine, path, soname, known)
+    for path in machine.programs:
+        found[path] = _program(machine, path)
     for path, (major, minor) in machine.nodes.items():
         found[path] = Node(path, major, minor)
     patterns = machine.deviation.missing
@@ -123,11 +126,19 @@ def _library(machine: Machine, path: str, soname: str, facts: Mapping[str, str])
     A stub's SONAME is as given, else its name less what follows the first number.
     """
     if path in machine.answering_libraries:
+        if is_dxcore(path):
+            return File(path, image.render_dxcore(facts))
         render = image.render if is_management(path) else image.render_cuda
         return File(path, render(machine, facts))
     stem, dot, version = os.path.basename(path).partition(".so.")
     soname = soname or f"{stem}{dot}{version.split('.')[0]}"
     return File(path, elf.shared_library(soname, machine=elf.MACHINES[machine.architecture]))
+
+
+def _program(machine: Machine, path: str) -> File:
+    """Return a program that does nothing, but for nvidia-smi."""
+    answers = os.path.basename(path) == "nvidia-smi"
+    return File(path, build.nvidia_smi() if answers else elf.program(elf.MACHINES[machine.architecture]), 0o755)
 
 
 def _matches(path: str, pattern: str) -> bool:
@@ -168,9 +179,8 @@ def _user_space(machine: Machine, facts: Mapping[str, str]) -> Iterator[Entry]:
     named = [Link(f"{os.path.dirname(path)}/{soname}", os.path.basename(path)) for path, soname in more]
     yield from named
     libraries += named
-    stub = elf.program(elf.MACHINES[machine.architecture])
     for program in driverfiles.PROGRAMS:
-        yield File(f"/usr/bin/{program}", build.nvidia_smi() if program == "nvidia-smi" else stub, 0o755)
+        yield _program(machine, f"/usr/bin/{program}")
     for link, target in MERGED_USR:
         yield Link(link, target)
     for name in driverfiles.FIRMWARE:

@@ -45,15 +45,13 @@ if TYPE_CHECKING:
 HOOK_PROGRAMS = ("nvidia-cdi-hook", "nvinject")
 NEEDS_SUBCOMMAND = ("nvidia-ctk", "nvinject")
 KNOWN_FLAGS = ("no-additional-gids-for-device-nodes", "disable-ipc-discoverer", "disable-multiple-csv-devices")
-REFUSED_MODES = {
-    "wsl": "Windows Subsystem for Linux has a driver store of its own, which nvinject does not know yet",
-}
 EMPTY_DEVICE = ("NVCT_EMPTY_DEVICE=",)
 VENDOR = "nvidia.com"
 # Kinds where none is given: another one for each mode, so that no two of them have devices of the same name.
 KINDS = {
     "nvml": (VENDOR, "gpu"),
     "csv": (VENDOR, "gpu"),
+    "wsl": (VENDOR, "gpu"),
     "management": ("management.nvidia.com", "gpu"),
     "imex": (VENDOR, "imex-channel"),
     **{row.name: (VENDOR, row.device_class) for row in catalog.NODE_SETS},
@@ -208,18 +206,13 @@ def read_policy(options: "Mapping[str, Any]", environ: "Mapping[str, str]") -> P
 
 
 def resolve_mode(mode: str, policy: Policy) -> str:
-    """Return the mode that is meant; raises UsageError for one that is not there yet."""
-    if mode == "auto":
-        from nvinject.host.platforms import find_platform
+    """Return the mode that is meant: with auto that of the host's platform."""
+    if mode != "auto":
+        return mode
+    from nvinject.host.platforms import find_platform
 
-        platform = find_platform(policy)
-        mode = "nvml" if platform is None else platform.mode
-        if mode == "nvml" and not os.path.exists(f"{policy.roots.proc}/driver/nvidia/version"):
-            dxg = os.path.join(policy.roots.dev or policy.roots.driver, "dev/dxg")
-            mode = "wsl" if os.path.exists(dxg) else mode
-    if mode in REFUSED_MODES:
-        raise UsageError(f"mode {mode} is not supported: {REFUSED_MODES[mode]}", "use another --mode")
-    return mode
+    platform = find_platform(policy)
+    return "nvml" if platform is None else platform.mode
 
 
 def read_kind(mode: str, vendor: str, device_class: str) -> str:
@@ -302,6 +295,8 @@ def generate(settings: Settings) -> Generated:
         generated = generate_gpus(settings)
     elif settings.mode == "csv":
         generated = generate_listed(settings)
+    elif settings.mode == "wsl":
+        generated = generate_shared(settings)
     elif settings.mode == "management":
         generated = generate_management(settings)
     else:
@@ -352,6 +347,17 @@ def generate_listed(settings: Settings) -> Generated:
         if settings.strategies == ("uuid",):
             raise UsageError("the one device of this system has no name by UUID", "use --device-name-strategy index")
     return offer_devices(settings, inventory, naming.offers(ids, gpus), ())
+
+
+def generate_shared(settings: Settings) -> Generated:
+    """Return the spec of a WSL system: the driver store, and the one device that stands for all GPUs."""
+    from nvinject.host.platforms import find_wsl
+
+    inventory = find_wsl(settings.policy).discover(facts=False)
+    ids = tuple(name for name in settings.device_ids if name != "none")
+    if ids and settings.strategies == ("uuid",):
+        raise UsageError("the one device of WSL has no name by UUID", "use --device-name-strategy index")
+    return offer_devices(settings, inventory, naming.offers(ids, inventory.gpus), ())
 
 
 def offer_devices(

@@ -141,7 +141,9 @@ def find_facts(requirements: "tuple[tuple[str, str], ...]", options: "argparse.N
     from nvinject.core.requirements import collect_facts
 
     policy, _ = load_settings(options.config)
-    inventory = discover_host(policy, ("utility",), os.environ, nvml=bool(needed & NVML_ATTRIBUTES))
+    inventory = discover_host(
+        policy, ("utility",), os.environ, nvml=bool(needed & NVML_ATTRIBUTES), version="driver" in needed
+    )
     return collect_facts(inventory.driver, inventory.gpus)
 
 

@@ -65,6 +65,7 @@ def work(
         nvml=planner.needs_nvml(request),
         mig=bool(managing),
         channels=request.imex_channels,
+        request=request,
     )
     containerlist.select_devices(request.devices, inventory.gpus, managing)
     inventory = containerlist.without_parts(inventory, words)

@@ -11,12 +11,14 @@ from nvinject.core.model import Gpu, HostFile, Inventory, Library
 from nvinject.core.selection import Selection, needs_nvml, select
 from nvinject.errors import HostError, RequestError
 from nvinject.host.inventory import discover
+from nvinject.host.platforms import find_platform
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from nvinject.cli.argp import Words
+    from nvinject.core.request import ContainerRequest
 
 WIDTH = 15  # of the column of labels
 GPU_LABELS = ("Device Index", "Device Minor", "Model", "Brand", "GPU UUID", "Bus Location", "Architecture")
@@ -49,13 +51,14 @@ def label(name: str, value: str) -> str:
 def describe_gpu(gpu: Gpu) -> tuple[str, ...]:
     """Return a GPU's values in the order of GPU_LABELS."""
     domain, _, rest = gpu.bus_id.partition(":")
+    bus = f"{int(domain, 16):08x}:{rest.partition('.')[0]}.0" if domain else ""
     return (
         str(gpu.index),
         str(gpu.minor),
         gpu.model,
         gpu.brand or "Unknown",
         gpu.uuid,
-        f"{int(domain, 16):08x}:{rest.partition('.')[0]}.0",
+        bus,
         gpu.architecture or "",
     )
 
@@ -90,7 +93,7 @@ def is_bare(arguments: "tuple[str, ...]") -> bool:
 
 def prepare(settings: Settings, channels: tuple[str, ...] = ()) -> None:
     """Load modules and make nodes where --load-kmods asks for it; what fails is told and does not stop the command."""
-    if not settings.load_kmods:
+    if not settings.load_kmods or find_platform(settings.policy) is not None:
         return
     from nvinject.cli.debuglog import Log
     from nvinject.cli.system import load_and_create
@@ -107,16 +110,20 @@ def find_inventory(
     nvml: bool,
     mig: bool = False,
     channels: tuple[str, ...] = (),
+    request: "ContainerRequest | None" = None,
 ) -> Inventory:
-    """Return what the host has for driver capabilities; raises HostError where it lists that itself."""
-    from nvinject.host.platforms import find_platform
+    """Return what the host has for driver capabilities, or for a container's request where there is one.
 
+    Raises HostError where the host has lists, which this command has no form for.
+    """
     platform = find_platform(settings.policy)
-    if platform is not None:
+    if platform is not None and not platform.serves_command_line:
         raise HostError(
             f"this is a {platform.title} system ({platform.evidence()}), whose lists this command does not know",
             "use nvinject info and nvinject list; nvidia-container-runtime and CDI serve its containers",
         )
+    if platform is not None:
+        return platform.discover_all(facts=nvml) if request is None else platform.discover_for(request, facts=nvml)
     return discover(
         settings.policy,
         capabilities,
@@ -196,7 +203,8 @@ def list_devices(
     if not tokens:
         return []
     lines = [node.path for node in inventory.driver.control_nodes]
-    lines += [f"/dev/nvidia{gpu.minor}" for gpu in selection.gpus]
+    lines += [f"/dev/nvidia{gpu.minor}" for gpu in selection.gpus if gpu.node or not gpu.more_nodes]
+    lines += [node.path for gpu in selection.gpus for node in gpu.more_nodes]
     if not managing:
         for _, mig in selection.mig_devices:
             lines += [*mig.capability_files, *(node.path for node in mig.nodes)]
@@ -227,6 +235,7 @@ def list_files(inventory: Inventory, wanted: "frozenset[str]", *, compat32: bool
     lines: list[str] = []
     if "binaries" in wanted:
         lines += [file.path for file in driver.binaries]
+        lines += [file.path for file in inventory.listing.files] if inventory.listing else []
     if "libraries" in wanted:
         lines += [library.path for library in in_order(driver.libraries) if library.bits == 64]
         lines += [library.path for library in in_order(driver.libraries) if library.bits == 32 and compat32]

@@ -41,15 +41,18 @@ def discover_for(request: "ContainerRequest", policy: "Policy", environ: "Mappin
 
 
 def discover_host(
-    policy: "Policy", capabilities: tuple[str, ...], environ: "Mapping[str, str]", *, nvml: bool
+    policy: "Policy", capabilities: tuple[str, ...], environ: "Mapping[str, str]", *, nvml: bool, version: bool = False
 ) -> "Inventory":
-    """Return what this host has for driver capabilities, whoever asks; raises HostError."""
+    """Return what this host has for driver capabilities, whoever asks; raises HostError.
+
+    `nvml` has NVML asked for what it alone knows, `version` tells that the driver's version is needed.
+    """
     from nvinject.host.inventory import discover
     from nvinject.host.platforms import find_platform
 
     platform = find_platform(policy)
     if platform is not None:
-        return platform.discover_all(facts=nvml)
+        return platform.discover_all(facts=nvml or version)
     return discover(policy, capabilities, environ_path=search_path(environ), nvml=nvml)
 
 

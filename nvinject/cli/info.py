@@ -118,7 +118,10 @@ def find_everything(policy: Policy) -> "tuple[Inventory, tuple[str, ...]]":
 
     platform = find_platform(policy)
     if platform is not None:
-        return platform.discover_all(), ()
+        try:
+            return platform.discover_all(), ()
+        except HostError as error:
+            return platform.discover_all(facts=False), (f"NVML was not asked: {error}",)
 
     def look(*, nvml: bool, mig_management: bool) -> Inventory:
         return discover(
@@ -171,7 +174,7 @@ def find_evidence(policy: Policy, inventory: Inventory) -> tuple[Evidence, ...]:
             name="proc root",
             path=used.proc,
             origin="default" if roots.proc == default.proc else "nvinject.proc-root",
-            evidence=f"driver/nvidia/version: {version or 'none'}",
+            evidence=f"driver/nvidia/version: {version if version and is_loaded(used) else 'none'}",
             found=(Found(kind="GPU", where="/driver/nvidia/gpus", count=count_shown(inventory)),),
         ),
         Evidence(
@@ -182,6 +185,11 @@ def find_evidence(policy: Policy, inventory: Inventory) -> tuple[Evidence, ...]:
             found=(Found(kind="GPU", where="/bus/pci/devices", count=count_pci_gpus(used)),),
         ),
     )
+
+
+def is_loaded(roots: Roots) -> bool:
+    """Tell whether the kernel has the driver; a library can tell a version without it."""
+    return os.path.exists(f"{roots.proc}/driver/nvidia/version")
 
 
 def count_shown(inventory: Inventory) -> int:

@@ -71,7 +71,7 @@ def check_mode(policy: "Policy") -> None:
         from nvinject.host.platforms import find_platform
 
         platform = find_platform(policy)
-        if platform is not None:
+        if platform is not None and not platform.serves_hook:
             raise RequestError(
                 f"the hook was called directly, but this is a {platform.title} system ({platform.evidence()}), "
                 f"whose containers are served in mode {platform.mode}",

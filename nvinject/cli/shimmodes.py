@@ -128,7 +128,9 @@ class Shim:
         from nvinject.core.selection import select
 
         needed = needed_attributes(requirements)
-        inventory = discover_host(self.policy, ("utility",), os.environ, nvml=bool(needed & NVML_ATTRIBUTES))
+        inventory = discover_host(
+            self.policy, ("utility",), os.environ, nvml=bool(needed & NVML_ATTRIBUTES), version="driver" in needed
+        )
         try:
             gpus = select(tuple(name.partition("=")[2] for name in names), inventory.gpus).gpus
         except RequestError:

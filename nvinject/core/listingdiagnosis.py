@@ -9,11 +9,21 @@ from nvinject.errors import HostError
 from nvinject.record import Record
 
 
+class Words(Record):
+    """What findings say on one sort of host: what its containers get and why that matters."""
+
+    fault_name: str = "lists-unusable"
+    brings: str = "what the lists name"
+    note_why: str = "the lists are written for several boards; what this one should have is missing in containers"
+    note_remedy: str = "install the package that brings it, if this board should have it"
+    problem_why: str = "the GPUs cannot be told apart, and images' newer CUDA libraries are not used"
+
+
 class ListedHost(Record):
     """What was observed: the fault that keeps containers from everything, else what is odd about the lists.
 
     `faulty` are lines that are no entries, `notes` are entries that lead nowhere and the like; `problem` says why NVML
-    is of no use although it is there, and `has_nvml` whether it is there.
+    is of no use although it is there, and `has_nvml` whether it is there. `words` are what is read about such hosts.
     """
 
     fault: HostError | None = None
@@ -21,6 +31,7 @@ class ListedHost(Record):
     notes: tuple[str, ...] = ()
     problem: HostError | None = None
     has_nvml: bool = False
+    words: Words = Words()
 
 
 def judge(host: ListedHost) -> tuple[Finding, ...]:
@@ -29,11 +40,11 @@ def judge(host: ListedHost) -> tuple[Finding, ...]:
     if host.fault is not None:
         findings.append(
             Finding(
-                name="lists-unusable",
+                name=host.words.fault_name,
                 layer="module",
                 severity=ERROR,
                 what=host.fault.message,
-                why="containers get what the lists name; without it none with a GPU starts",
+                why=f"containers get {host.words.brings}; without it none with a GPU starts",
                 remedy=host.fault.hint or "nvinject info",
             )
         )
@@ -54,8 +65,8 @@ def judge(host: ListedHost) -> tuple[Finding, ...]:
             layer="versions",
             severity=NOTE,
             what=note,
-            why="the lists are written for several boards; what this one should have is missing in containers",
-            remedy="install the package that brings it, if this board should have it",
+            why=host.words.note_why,
+            remedy=host.words.note_remedy,
         )
         for note in host.notes
     ]
@@ -66,7 +77,7 @@ def judge(host: ListedHost) -> tuple[Finding, ...]:
                 layer="nvml",
                 severity=WARNING,
                 what=host.problem.message,
-                why="the GPUs cannot be told apart, and images' newer CUDA libraries are not used",
+                why=host.words.problem_why,
                 remedy=host.problem.hint or "nvidia-smi",
             )
         )

@@ -151,6 +151,8 @@ class Tegra:
 
     title = "Tegra"
     mode = "csv"
+    serves_hook = False  # the original's hook refuses, and points to its runtime
+    serves_command_line = False  # the original's command line has another library there
 
     def __init__(
         self,

@@ -225,7 +225,7 @@ def test_generate_uses_ctk_with_its_subcommand(host: Path, run: Run, tmp_path: P
 REFUSED = [
     (("--mode", "csv"), 6, "no mount specification"),
     (("--mode", "csv", "--csv.compat-container-root", "x"), 2, "x is relative"),
-    (("--mode", "wsl"), 2, "Windows"),
+    (("--mode", "wsl"), 6, "this is WSL, but its GPU device"),
     (("--mode", "dance"), 2, "invalid discovery mode: dance"),
     (("--format", "toml"), 2, "invalid output format: toml"),
     (("--device-name-strategy", "colour"), 2, "invalid device name strategy: colour"),

@@ -45,6 +45,8 @@ BAD_FILES = (
     ("driver: {branch: 390}", 1, "driver.branch: no packages of driver branch 390 are known; there are 470, 535, 550"),
     ("driver: {branch: 550, cuda: '12.4'}", 1, "driver.branch: brings its own version and cuda"),
     ("gpus: [{model: {name: X}}]", 1, "gpus[0].model: needs the key like"),
+    ("adapters: [{wddm: 3200}]", 1, "adapters[0]: needs the key store, the folder of the adapter's driver"),
+    ("adapters: [{store: /x, wddm: 12}]", 1, "adapters[0].wddm: 12 is not between 1000 and 9999"),
     ("nodes: {/dev/x: 10}", 1, "nodes./dev/x: '10' is not a device number"),
     ("gpus: [{model: t4, bus: '0000:e4:00.0'}]\nnvswitches: 1", 2, "0000:e4:00.0 is already the bus of gpus[0].bus"),
     ("driver: 570", 1, "driver: must be a mapping of keys to values"),

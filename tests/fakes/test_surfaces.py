@@ -34,7 +34,8 @@ def test_every_shipped_machine_is_consistent(on_machine: Runner, name: str) -> N
     if name == "skeleton":  # it shows how to declare what is missing
         assert "nvidia-modeset" not in found["dev"]["nodes"]
     assert surfaces.contradictions(found) == []
-    assert len(found["nvml"]["gpus"]) == len(machine.gpus)
+    # Below Windows nothing stands where a driver's files are: its NVML is in the driver store.
+    assert len(found["nvml"]["gpus"]) == (0 if machine.adapters else len(machine.gpus))
     assert len(found["nvml"]["migs"]) == sum(len(gpu.mig_devices()) for gpu in machine.gpus)
 
 

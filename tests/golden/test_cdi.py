@@ -21,9 +21,9 @@ FOLDER = Path(__file__).parent / "cdi"
 VALIDATOR = load_validator()
 HOOK = "/usr/bin/nvidia-cdi-hook"
 # Machines that have no spec yet, with exit code and a word of the reason.
-REFUSED = {"no-driver": (6, "no NVIDIA driver"), "wsl2": (2, "mode wsl")}
+REFUSED = {"no-driver": (6, "no NVIDIA driver")}
 SHIPPED = [name for name in declaration.shipped() if name not in REFUSED]
-WHOLE = ("two-h100", "mig-h100", "jetson-orin", "jetson-thor", "igx-orin")
+WHOLE = ("two-h100", "mig-h100", "jetson-orin", "jetson-thor", "igx-orin", "wsl2")
 # The other machines have the same files in user space: what differs are devices.
 SHORT = ("--capability", "utility,display", "--device-name-strategy", "index", "--disable-hook", "all")
 

@@ -106,7 +106,7 @@ def test_a_system_without_a_working_nvml_is_recognised(orin: HostTree, *, librar
     if library:
         orin.write(f"{LIBRARIES}/libnvidia-ml.so.1", "no library at all")
     found = platforms.find_platform(policy(orin))
-    assert found is not None
+    assert isinstance(found, Tegra)
     assert (found.problem is not None) is library
 
 
@@ -118,7 +118,7 @@ def test_the_mode_chooses(orin: HostTree, mode: str, *, expected: bool) -> None:
 def test_mode_csv_holds_on_any_host(tree: HostTree) -> None:
     """But such a host has no lists."""
     found = platforms.choose_platform(policy(tree, mode="csv"))
-    assert found is not None
+    assert isinstance(found, Tegra)
     assert found.evidence() == "nvidia-container-runtime.mode is csv"
     with pytest.raises(HostError, match=f"there is no mount specification for containers: {tree.root}{DIRECTORY}/dev"):
         found.discover()

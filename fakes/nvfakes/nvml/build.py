@@ -24,6 +24,8 @@ LIBRARY_SOURCES = (
     "data.c", "lifecycle.c", "device.c", "system.c", "mig.c", "board.c", "errors.c", "links.c", "fields.c",
     "processes.c", "events.c", "table.c", "settings.c",
 )  # fmt: skip
+DXCORE_SOURCES = ("data.c", "dxcore.c")
+DXCORE_SYMBOLS = ("D3DKMTEnumAdapters2", "D3DKMTEnumAdapters3", "D3DKMTQueryAdapterInfo")
 CUDA_SOURCES = ("data.c", "lifecycle.c", "device.c", "links.c", "cuda.c")
 
 _LIBC = (
@@ -83,6 +85,11 @@ def library(branch: int) -> bytes:
 def cuda_library(branch: int) -> bytes:
     """Return the libcuda for a driver branch, without any machine's data."""
     return _built(f"libcuda-{variant(branch)}.so", partial(_compile_cuda, branch=variant(branch)))
+
+
+def dxcore_library() -> bytes:
+    """Return the libdxcore of a Linux below Windows, without any machine's data."""
+    return _built("libdxcore.so", _compile_dxcore)
 
 
 def nvidia_smi() -> bytes:
@@ -151,6 +158,10 @@ def _compile_cuda(compiler: str, work: Path, target: Path, branch: int) -> None:
             "const struct { const char *name; int (*function)(void); } exported[] = {\n" + table + "    {0, 0},\n};\n"
         )
     _link(compiler, work, "libcuda.so.1", names, (*CUDA_SOURCES, str(stubs)), target)
+
+
+def _compile_dxcore(compiler: str, work: Path, target: Path) -> None:
+    _link(compiler, work, "libdxcore.so", DXCORE_SYMBOLS, DXCORE_SOURCES, target)
 
 
 def _write_stubs(path: Path, names: Sequence[str], refusal: str) -> Path:

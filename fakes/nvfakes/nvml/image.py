@@ -59,6 +59,11 @@ def facts(machine: Machine, dev_directory: str = "") -> dict[str, str]:
         found |= {f"e{number}.gpu": str(place), f"e{number}.kind": str(kind), f"e{number}.data": str(data)}
     if dev_directory:
         found["dev.directory"] = dev_directory
+    if machine.adapters:
+        found |= {"dev.control": "dxg", "adapters": str(len(machine.adapters))}
+    for number, adapter in enumerate(machine.adapters):
+        found |= {f"a{number}.store": adapter.store, f"a{number}.wddm": str(adapter.wddm)}
+        found[f"a{number}.compute_only"] = str(int(adapter.compute_only))
     for number, gpu in enumerate(machine.gpus):
         for key, value in {**_kernel_answers(machine, gpu), **gpu_facts(gpu)}.items():
             found[f"g{number}.{key}"] = value
@@ -202,6 +207,11 @@ def render(machine: Machine, pairs: Mapping[str, str] | None = None) -> bytes:
 def render_cuda(machine: Machine, pairs: Mapping[str, str] | None = None) -> bytes:
     """Return the libcuda of a machine, with the same facts inside."""
     return _filled(build.cuda_library(_branch(machine)), facts(machine) if pairs is None else pairs)
+
+
+def render_dxcore(pairs: Mapping[str, str]) -> bytes:
+    """Return the libdxcore of a machine, with the same facts inside."""
+    return _filled(build.dxcore_library(), pairs)
 
 
 def _branch(machine: Machine) -> int:

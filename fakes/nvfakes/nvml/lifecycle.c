@@ -45,19 +45,28 @@ static int try_open(const char *directory, const char *name) {
 /* The directory of the nodes: /dev, or in a lane without mknod the one that the machine's data names. */
 static const char *node_directory(void) {
     const char *other = fact("dev.directory");
-    if (try_open("/dev", "nvidiactl") != ENOENT || !other)
+    const char *control = fact("dev.control");
+    if (try_open("/dev", control ? control : "nvidiactl") != ENOENT || !other)
         return "/dev";
     return other;
 }
 
+/* The node through which everything goes: the driver's own, or on a Linux below Windows the one for all GPUs. */
+static const char *control_node(void) {
+    const char *other = fact("dev.control");
+    return other ? other : "nvidiactl";
+}
+
 static int node_allowed(const char *prefix, u64 number) {
+    if (fact("dev.control"))
+        return try_open(node_directory(), control_node()) == 0;
     char name[64];
     put_number(put_text(name, prefix), number);
     return try_open(node_directory(), name) == 0;
 }
 
 static int kernel_answers(void) {
-    switch (try_open(node_directory(), "nvidiactl")) {
+    switch (try_open(node_directory(), control_node())) {
     case 0:
         break;
     case ENOENT:
