@@ -13,7 +13,7 @@ from nvinject.cli.hook import read_all
 from nvinject.errors import InputError, UsageError
 from nvinject.formats.jsonio import JSONError, loads
 from nvinject.render.inside import apply_here, find_root
-from nvinject.render.planfile import FILE, HookPlan, parse_plan_file
+from nvinject.render.planfile import ANSWER, CALL, FILE, HookPlan, parse_plan_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,7 +37,13 @@ def main(arguments: "list[str]") -> int:
         return 0
     if len(arguments) != 1:
         raise UsageError("which container?", "the runtime shim writes this hook with the container's folder")
-    return perform(read_plan(f"{arguments[0]}/{FILE}"), read_all(0, "standard input"))
+    plan = read_plan(f"{arguments[0]}/{FILE}")
+    for name in (CALL, ANSWER):  # of a process that ended before it could do this instead
+        try:
+            os.unlink(f"{arguments[0]}/{name}")
+        except OSError:
+            continue  # there is none, or the folder is read-only here: it goes with the container
+    return perform(plan, read_all(0, "standard input"))
 
 
 def perform(plan: HookPlan, state: bytes) -> int:

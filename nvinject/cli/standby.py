@@ -14,6 +14,7 @@ from nvinject import leanos as os
 from nvinject.cli.debuglog import Log
 from nvinject.leanos import _exit
 from nvinject.linux import namespaces
+from nvinject.render.planfile import ANSWER, CALL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from nvinject.render.journal import Journal
     from nvinject.render.planfile import HookPlan
 
-CALL, ANSWER = "call", "answer"
 BUSY = b"busy\n"
 HOOK_INPUT = 9  # where the script keeps its standard input: a shell's `read` puts another one in its place meanwhile
 _SIZE = 64  # bytes of a process id and a newline, with room
@@ -53,15 +53,15 @@ class Standby:
             self._root_fd = os.open(f"/proc/self/fd/{root_fd}", _PATH | os.O_DIRECTORY)
         except OSError:
             self.close()
-            self._unlink()
             raise
 
     def close(self) -> None:
-        """Close everything, which tells the hook to do the work itself."""
+        """Close and remove everything: the hook does the work itself."""
         for descriptor in (*self._descriptors, self._root_fd):
             if descriptor >= 0:
                 os.close_quietly(descriptor)
         self._descriptors, self._root_fd = [], -1
+        self._unlink()
 
     def _unlink(self) -> None:
         """Remove the FIFOs: those who have them open need no names."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 FILE = "plan.json"
+CALL, ANSWER = "call", "answer"  # the FIFOs beside it, by which a hook leaves the work to the shim that stands by
 _KINDS: "dict[str, type[Operation]]" = {
     kind.__name__: kind for kind in (BindFile, CreateSymlink, MaskDirectory, UpdateLoaderCache)
 }

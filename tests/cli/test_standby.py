@@ -103,6 +103,7 @@ def test_the_work_is_done_with_and_without_it(container: Container, standby: str
     assert (done.returncode, done.stdout, done.stderr) == (0, "covered", "")
     assert os.readlink(container.link) == "libcuda.so.1.2"
     assert (container.rootfs / "etc/params").read_text() == "image"
+    assert [name.name for name in container.folder.iterdir()] == ["plan.json"]
 
 
 def test_the_hook_starts_no_interpreter_where_it_stands_by(container: Container, tmp_path: Path) -> None:
