@@ -214,7 +214,7 @@ CDI_HOOK_OPTIONS = (
     Option(
         f"{CDI_HOOK} enable-cuda-compat",
         "--cuda-compat-container-root",
-        f"{CDI_HOOK} enable-cuda-compat {COMPAT_VERSIONS} @ {WHERE}",
+        f"{CDI_HOOK} --debug enable-cuda-compat {COMPAT_VERSIONS} @ {WHERE}",
         "--cuda-compat-container-root /nowhere",
     ),
     Option(
