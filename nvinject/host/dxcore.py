@@ -5,6 +5,7 @@ belong here: which adapter is NVIDIA's (wsl.py). Structures and numbers are thos
 on Linux their wide characters have four bytes.
 """
 
+from nvinject.errors import HostError
 from nvinject.host.nvml import run_child
 from nvinject.record import Record
 
@@ -19,6 +20,7 @@ DRIVER_STORE_PATH = 2  # D3DDDI_QUERYREGISTRY_DRIVERSTOREPATH
 WITH_COMPUTE_ONLY = 1  # D3DKMT_ENUMADAPTERS_FILTER.IncludeComputeOnly
 MAX_PATH = 260
 WIDE = 4  # bytes of a wide character
+REMEDY = "run wsl --shutdown in Windows and start again, or raise nvinject.nvml-timeout"
 OLDEST_WDDM = 2700  # adapters of earlier driver models are of no use below Windows
 
 
@@ -38,7 +40,11 @@ class DxcoreAnswer(Record):
 
 def ask_dxcore(library: str, timeout: float) -> DxcoreAnswer:
     """Return what the libdxcore at a path says; `timeout` is in seconds. Raises HostError where it hangs or crashes."""
-    return parse_answer(run_child(lambda: _report(library), timeout, library="libdxcore"))
+    try:
+        text = run_child(lambda: _report(library), timeout, library="libdxcore")
+    except HostError as error:
+        raise HostError(error.message, REMEDY) from error
+    return parse_answer(text)
 
 
 def parse_answer(text: str) -> DxcoreAnswer:

@@ -3,6 +3,7 @@
 The machines are declared ones with a libdxcore.so that answers; no answer is made up here.
 """
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -183,6 +184,25 @@ def test_a_library_without_the_calls_is_a_problem(laptop: Policy) -> None:
     answer = ask_dxcore(f"{laptop.roots.driver}{NVIDIA}/libcuda.so.1.1", SECONDS)
     assert answer.adapters == ()
     assert answer.problem.endswith("has no D3DKMTEnumAdapters2 and no D3DKMTQueryAdapterInfo")
+
+
+ODD = [
+    ("for (;;) pause();", "libdxcore did not answer within 0.3 s"),
+    ("return kill(getpid(), SIGKILL);", "libdxcore crashed: its process died of signal 9"),
+]
+
+
+@pytest.mark.parametrize(("body", "message"), ODD)
+def test_a_library_that_hangs_or_crashes(body: str, message: str, tmp_path: Path) -> None:
+    """It takes nobody with it, and the remedy is in Windows."""
+    require_machines(tmp_path)
+    source, library = tmp_path / "dxcore.c", tmp_path / "libdxcore.so"
+    calls = "".join(f"int {name}(void) {{ {body} }}\n" for name in ("D3DKMTEnumAdapters2", "D3DKMTQueryAdapterInfo"))
+    source.write_text(f"#include <signal.h>\n#include <unistd.h>\n{calls}")
+    subprocess.run(["cc", "-shared", "-fPIC", "-w", "-o", str(library), str(source)], check=True, timeout=60)
+    with pytest.raises(HostError, match=message) as refused:
+        ask_dxcore(str(library), 0.3)
+    assert "wsl --shutdown" in refused.value.hint
 
 
 ANSWERS = [
