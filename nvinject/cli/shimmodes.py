@@ -217,7 +217,12 @@ class Shim:
         decision = next((one for one in plan.operations if isinstance(one, DecideCompat)), None)
         operations = tuple(one for one in plan.operations if not isinstance(one, (DecideCompat, LimitMemory, MakeNode)))
         limits = tuple(one for one in plan.operations if isinstance(one, LimitMemory))
-        traits = oci.read_traits(self.document, nested=in_user_namespace(), write_rootfs=self.policy.write_rootfs)
+        traits = oci.read_traits(
+            self.document,
+            nested=in_user_namespace(),
+            write_rootfs=self.policy.write_rootfs,
+            add_groups=not self.policy.features.no_additional_gids_for_device_nodes,
+        )
         plan = plan.replace(operations=operations)
         if root_fd >= 0:
             plan = without_present(plan, root_fd)

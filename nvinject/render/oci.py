@@ -43,7 +43,8 @@ class Traits(Record):
 
     `bind_devices`: nodes cannot be made, only shown (user namespaces). `makes_nodes`: programs in the container could
     make device nodes. `writes_rootfs`: links and loader cache may be put into its file system before it starts.
-    `destinations` are those of its mounts; `mounts_proc`: a procfs is on /proc.
+    `destinations` are those of its mounts; `mounts_proc`: a procfs is on /proc. `adds_groups`: its process gets the
+    groups of nodes that not everybody may open.
     """
 
     bind_devices: bool = False
@@ -52,6 +53,7 @@ class Traits(Record):
     destinations: tuple[str, ...] = ()
     mounts_proc: bool = True
     label: str = ""
+    adds_groups: bool = False
 
     def covers(self, path: str) -> bool:
         """Tell whether the container mounts something on the path or above it, so that it does not show the image."""
@@ -79,8 +81,11 @@ class Division(Record):
     dropped: tuple[Operation, ...] = ()
 
 
-def read_traits(document: "Document", *, nested: bool, write_rootfs: bool) -> Traits:
-    """Return the traits of a container; `nested` says that the runtime itself is in a user namespace."""
+def read_traits(document: "Document", *, nested: bool, write_rootfs: bool, add_groups: bool = True) -> Traits:
+    """Return the traits of a container; `nested` says that the runtime itself is in a user namespace.
+
+    `add_groups` lets the process have the groups of nodes that not everybody may open.
+    """
     linux = _object(document, "linux")
     kinds = [space.get("type") for space in _objects(linux, "namespaces")]
     mounts = _objects(document, "mounts")
@@ -97,6 +102,8 @@ def read_traits(document: "Document", *, nested: bool, write_rootfs: bool) -> Tr
         destinations=tuple(_normal(str(mount.get("destination", ""))) for mount in mounts),
         mounts_proc=any(_is_procfs(mount) for mount in mounts),
         label=label if isinstance(label, str) else "",
+        # In a user namespace the host's group is another one, or none.
+        adds_groups=add_groups and not userns,
     )
 
 
@@ -224,6 +231,17 @@ def write_plan(document: "Document", division: Division, traits: Traits, run_dir
         else:
             raise TypeError(f"no way to write {type(operation).__name__} into config.json")
     _add_mounts(document, mounts)
+    if traits.adds_groups:
+        _add_groups(document, division)
+
+
+def _add_groups(document: "Document", division: Division) -> None:
+    """Give the container's process the groups of nodes that not everybody may open, as a CDI spec does."""
+    nodes = [one for one in division.document if isinstance(one, BindDevice)]
+    groups = sorted({one.gid for one in nodes if one.gid and one.mode & 0o006 != 0o006})
+    if groups:
+        listed = _made_list(_made_object(_made_object(document, "process"), "user"), "additionalGids")
+        listed += [gid for gid in groups if gid not in listed]
 
 
 def set_variable(document: "Document", operation: SetEnvironment) -> None:

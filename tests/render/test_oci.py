@@ -165,8 +165,41 @@ TRAITS: list[tuple[dict[str, Any], bool, Traits]] = [
 
 @pytest.mark.parametrize(("document", "nested", "expected"), TRAITS)
 def test_read_traits(document: dict[str, Any], nested: bool, expected: Traits) -> None:
-    assert oci.read_traits(document, nested=nested, write_rootfs=True).replace(mounts_proc=True) == expected
+    found = oci.read_traits(document, nested=nested, write_rootfs=True, add_groups=False)
+    assert found.replace(mounts_proc=True) == expected
     assert not oci.read_traits(document, nested=nested, write_rootfs=False).writes_rootfs
+
+
+# what stands for process.user, modes and groups of the nodes, whether groups are added, the groups afterwards
+GROUPS: list[tuple[Any, list[tuple[int, int]], bool, list[int] | None]] = [
+    (None, [(0o660, 44)], True, [44]),
+    ({"uid": 1000}, [(0o660, 44), (0o640, 7), (0o660, 44)], True, [7, 44]),
+    ({"additionalGids": [44, 10]}, [(0o660, 44), (0o660, 7)], True, [44, 10, 7]),
+    ({}, [(0o666, 44)], True, None),
+    ({}, [(0o660, 0)], True, None),
+    ({}, [(0o664, 44)], True, [44]),
+    ({}, [(0o660, 44)], False, None),
+]
+
+
+@pytest.mark.parametrize(("user", "nodes", "adds", "expected"), GROUPS)
+def test_groups_of_nodes(user: Any, nodes: list[tuple[int, int]], adds: bool, expected: list[int] | None) -> None:
+    """A node that not everybody may open is of use to a process that has its group."""
+    document = spec(process={"user": user} if user is not None else {})
+    devices = tuple(
+        device(f"nvmap{minor}", minor).replace(mode=mode, gid=gid) for minor, (mode, gid) in enumerate(nodes)
+    )
+    traits = oci.read_traits(document, nested=False, write_rootfs=True, add_groups=adds)
+    oci.write_plan(document, oci.divide(Plan(operations=devices), traits), traits, "")
+    assert (document["process"].get("user") or {}).get("additionalGids") == expected
+
+
+def test_no_groups_in_user_namespaces() -> None:
+    """The host's numbers mean others there."""
+    assert not oci.read_traits(spec(), nested=True, write_rootfs=True).adds_groups
+    assert not oci.read_traits(
+        spec(linux={"namespaces": [{"type": "user"}]}), nested=False, write_rootfs=True
+    ).adds_groups
 
 
 # mounts, whether one of them is a procfs on /proc
