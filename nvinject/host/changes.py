@@ -9,7 +9,7 @@ import os
 import select
 
 from nvinject.core.catalog import CAPABILITY_DIRECTORY, IMEX_DIRECTORY, LIBRARY_DIRECTORIES
-from nvinject.core.policy import Roots
+from nvinject.core.policy import MOUNT_SPEC_DIRECTORY, Roots
 from nvinject.host.inventory import device_root
 from nvinject.host.libraries import MACHINES
 from nvinject.linux import inotify
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 NVIDIA_PCI_ID = "10DE:"
 NAME_PREFIXES = ("nvidia", "libnvidia", "libcuda", "card", "renderD")
+# A Tegra system's own: nodes, libraries, and the lists of both.
+TEGRA_PREFIXES = ("nvhost", "nvgpu", "nvmap", "libnv")
+TEGRA_DIRECTORIES = (MOUNT_SPEC_DIRECTORY, "/usr/lib/aarch64-linux-gnu/nvidia", "/usr/lib/aarch64-linux-gnu/tegra")
+LIST_SUFFIX = ".csv"
 PROGRAM_DIRECTORIES = ("/usr/bin",)
 _MASK = (
     inotify.IN_CREATE
@@ -86,7 +90,11 @@ class Changes:
             directory.replace("{triplet}", triplet) for directory in LIBRARY_DIRECTORIES if "*" not in directory
         ]
         return [
-            *(f"{driver}{directory}" for directory in (*libraries, *PROGRAM_DIRECTORIES) if directory != "/"),
+            *(
+                f"{driver}{directory}"
+                for directory in (*libraries, *PROGRAM_DIRECTORIES, *TEGRA_DIRECTORIES)
+                if directory != "/"
+            ),
             *(f"{dev}{directory}" for directory in ("/dev", "/dev/dri", CAPABILITY_DIRECTORY, IMEX_DIRECTORY)),
         ]
 
@@ -115,7 +123,7 @@ class Changes:
         for watch, mask, name in inotify.parse_events(data):
             if mask & inotify.IN_Q_OVERFLOW:
                 found.append("more than can be told")
-            elif name.startswith(NAME_PREFIXES):
+            elif name.startswith((*NAME_PREFIXES, *TEGRA_PREFIXES)) or name.endswith(LIST_SUFFIX):
                 found.append(f"{self._watches.get(watch, '')}/{name}")
         return found
 

@@ -213,6 +213,19 @@ def test_ignored_links(
     assert {pair.rpartition("/")[2] for pair in found} == expected
 
 
+def test_refresh(orin: Path, tmp_path: Path, capsys: Capture) -> None:
+    """Written once, then again where a list has changed; the PCI bus, which has no GPU, is no measure."""
+    output = tmp_path / "nvidia.yaml"
+    for words in ("wrote", "is up to date"):
+        assert run(orin, "cdi refresh", *HOOK, "--output", str(output)) == 0
+        assert words in capsys.readouterr().err
+    (orin / DIRECTORY / "devices.csv").write_text("dev, /dev/nvmap\n")
+    assert run(orin, "cdi refresh", *HOOK, "--output", str(output)) == 0
+    assert "wrote" in capsys.readouterr().err
+    spec = yaml.safe_load(output.read_text())
+    assert [node["path"] for node in spec["devices"][0]["containerEdits"]["deviceNodes"]] == ["/dev/nvmap"]
+
+
 def test_faulty_lines_are_told(orin: Path, capsys: Capture) -> None:
     """With file and line, and the spec is made of the others."""
     (orin / DIRECTORY / "l4t.csv").write_text("lib, /etc/nv_tegra_release\nbil, /x\n")

@@ -55,6 +55,17 @@ def test_names_of_the_driver_count(host: Path) -> None:
         assert set(heard.wait(5)) >= {f"{host}/dev/nvidia0", f"{host}/usr/bin/nvidia-smi"}
 
 
+def test_lists_and_nodes_of_a_tegra_system_count(host: Path) -> None:
+    """A spec of mode csv is made of them."""
+    lists = host / "etc/nvidia-container-runtime/host-files-for-container.d"
+    lists.mkdir(parents=True)
+    with changes(host) as heard:
+        (host / "dev/nvmap").touch()
+        (lists / "devices.csv").touch()
+        (lists / "devices.csv.dpkg-new").touch()
+        assert set(heard.wait(5)) == {f"{host}/dev/nvmap", f"{lists}/devices.csv"}
+
+
 def test_directories_that_come_later_are_watched_after_renewal(host: Path) -> None:
     """/dev/nvidia-caps exists only once there is a first capability."""
     with changes(host) as heard:
