@@ -5,7 +5,7 @@ Belongs here: reading the original's config.toml into a Policy, with the origina
 """
 
 from nvinject.configfile import CONFIG_VARIABLE, read_bytes, split_names
-from nvinject.core.policy import DRIVER_CAPABILITIES, ON_MISSING, Features, Policy, Roots
+from nvinject.core.policy import DRIVER_CAPABILITIES, LAYOUTS, ON_MISSING, Features, Policy, Roots
 from nvinject.errors import ConfigurationError, printable, quoted
 from nvinject.formats.plaintoml import parse_plain
 
@@ -66,6 +66,7 @@ KEYS = (
     ("nvinject.sys-root", STRING, "roots.sys"),
     ("nvinject.nvml-timeout", INTEGER, "nvml_timeout"),
     ("nvinject.write-rootfs", BOOLEAN, "write_rootfs"),
+    ("nvinject.library-layout", STRING, "library_layout"),
     ("nvinject.leave-out", STRINGS, "leave_out"),
     ("nvinject.missing-extras", STRING, "missing_extras"),
     ("nvinject.missing-memory-limits", STRING, "missing_memory_limits"),
@@ -75,7 +76,7 @@ KEYS = (
 )
 
 # Fields whose values are words of a list.
-_CHOICES = ("leave_out", "missing_extras", "missing_memory_limits")
+_CHOICES = ("leave_out", "library_layout", "missing_extras", "missing_memory_limits")
 _COMPAT_MODES = ("ldconfig", "mount", "disabled", "hook")
 
 
@@ -253,6 +254,8 @@ class _Reading:
 
 def _choices_of(field: str) -> tuple[str, ...]:
     """Return the words that a field may hold."""
+    if field == "library_layout":
+        return LAYOUTS
     if field != "leave_out":
         return ON_MISSING
     from nvinject.core.catalog import OPTIONAL_PARTS  # read for few nodes, and not by all who read the configuration

@@ -164,6 +164,7 @@ def test_each_key_takes_its_type_and_no_other(config: pathlib.Path, key: str, ki
         "cuda_compat_mode": '"hook"',
         "leave_out": '["nvidia-mps"]',
         "missing_extras": '"warn"',
+        "library_layout": '"host"',
         "missing_memory_limits": '"warn"',
     }.get(field, VALUES[kind])
     if field.startswith(("roots.", "csv_")) or field.endswith("_directory"):
@@ -202,6 +203,7 @@ REFUSED = [
     ("nvinject = {nvml-timeout = 601}", ": nvinject.nvml-timeout must be between 1 and 600"),
     ("[nvinject]\nleave-out = ['nvidia-mps', 'x']", ", line 2: nvinject.leave-out has 'x'"),
     ("[nvinject]\nmps-pipe-directory = 'run'", ", line 2: nvinject.mps-pipe-directory must be an absolute path"),
+    ("nvinject.library-layout = 'flat'", ", line 1: nvinject.library-layout has 'flat'"),
     ("nvinject.missing-extras = 'ignore'", ", line 1: nvinject.missing-extras has 'ignore'"),
     ("[nvidia-container-cli]\nenvironment = [1]", "must be an array of strings, found an array"),
 ]

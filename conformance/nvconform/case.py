@@ -115,6 +115,7 @@ class Injected:
     memory: Mapping[str, str] = field(default_factory=dict)
     library_directory: str = ""
     library32_directory: str = ""
+    placed: bool = False
     rules: bool = True
     cache: bool = True
     moved: Mapping[str, str] = field(default_factory=dict)

@@ -102,7 +102,8 @@ class SpecAttempt(RuntimeAttempt):
             path: tuple(own if line == usual[case.container.image] else line for line in lines)
             for path, lines in injected.contents.items()
         }
-        changed = replace(injected, capabilities=whole, library_directory=own, contents=contents)
+        place = injected.library_directory if injected.placed else own
+        changed = replace(injected, capabilities=whole, library_directory=place, contents=contents)
         return replace(case, expect=replace(case.expect, injected=changed))
 
     def _rehearse(self) -> None:
@@ -111,7 +112,7 @@ class SpecAttempt(RuntimeAttempt):
         self.links = self._links()
         injected = self.case.expect.injected
         own = self.case.driver.libraries if self.case.driver is not None else self.stage.facts.get("library-folder", "")
-        if injected is not None and own:
+        if injected is not None and own and not injected.placed:
             # In the container as on the host, behind the image's own links.
             place = observe.resolve(self.stage.rootfs, own)
             changed = replace(injected, library_directory=f"/{place.relative_to(self.stage.rootfs)}")

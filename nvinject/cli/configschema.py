@@ -9,7 +9,7 @@ import os
 from nvinject.config import KEYS
 from nvinject.core.catalog import MPS_DIRECTORY, MPS_LOG_VARIABLE, MPS_PIPE_VARIABLE, OPTIONAL_PARTS
 from nvinject.core.mode import MODES
-from nvinject.core.policy import ON_MISSING, REFUSE
+from nvinject.core.policy import AUTO_LAYOUT, LAYOUTS, ON_MISSING, REFUSE
 from nvinject.formats.tomltext import format_value
 from nvinject.record import Record
 
@@ -244,6 +244,14 @@ HELP = {
         default=True,
         text="Let nvidia-container-runtime put links and the loader cache into a container's own file system where "
         "that is writable; with false they are mounted.",
+    ),
+    "nvinject.library-layout": Help(
+        default=AUTO_LAYOUT,
+        choices=LAYOUTS,
+        text="Where containers have the driver's libraries and programs. image: in the image's own library folder "
+        "(/usr/lib/TRIPLET or /usr/lib64) and in /usr/bin. host: where the host has them. nvidia: in "
+        "/usr/local/nvidia/lib64 and /usr/local/nvidia/bin, which join PATH, LD_LIBRARY_PATH and ld.so.conf.d. auto: "
+        "image for the hook and for mode jit, host for CDI specs.",
     ),
     "nvinject.leave-out": Help(
         default=[],

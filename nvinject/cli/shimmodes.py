@@ -235,7 +235,7 @@ class Shim:
                 "mount proc on /proc, or take CAP_MKNOD from the container",
             )
         for operation in division.dropped:
-            self.log.write(f"left out, the container cannot make device nodes: {operation.describe()}")
+            self.log.write(f"left out, nothing in the container depends on it: {operation.describe()}")
         generated = oci.generate(division, self.make_cache(division, root_fd))
         launcher = find_launcher() if division.hook or limits else ""
         oci.remove_hooks(self.document, launcher)

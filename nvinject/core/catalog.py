@@ -202,6 +202,14 @@ LIBRARIES: tuple[LibraryRow, ...] = (
 MANAGEMENT_LIBRARY = "libnvidia-ml.so"
 WITNESS_LIBRARIES = ("libcuda.so", MANAGEMENT_LIBRARY)
 
+# Where images of NVIDIA's first containers expect the driver: their PATH and LD_LIBRARY_PATH name these folders.
+NVIDIA_LIBRARIES = "/usr/local/nvidia/lib64"
+NVIDIA_LIBRARIES32 = "/usr/local/nvidia/lib"
+NVIDIA_PROGRAMS = "/usr/local/nvidia/bin"
+PROGRAMS = "/usr/bin"
+# The image's own ldconfig finds folders later by this file; before every other name but that of CUDA libraries.
+FOLDERS_CONF = "/etc/ld.so.conf.d/00-nvcr-nvinject.conf"
+
 # Where libraries are looked for when the loader cache does not know them, below the driver root; the first hit wins.
 # A last component `*` stands for every folder there.
 LIBRARY_DIRECTORIES: tuple[str, ...] = (

@@ -207,12 +207,12 @@ class CompatNote(Record):
 class ContainerLayout(Record):
     """What the image's file system says about where files belong.
 
-    `library_directory` is empty where no image was looked at: libraries then lie where the host has them, and what
-    depends on the image is left to the container's start (UNKNOWN_IMAGE). `library32_directory` is empty where the
-    image has no place for 32-bit libraries. `compat_directory` holds the image's own CUDA forward compatibility
-    libraries, made for driver `compat_version` (both "" where there are none); `compat_note` is None for those that
-    say nothing of themselves. `is_created` tells that the container's process exists already, so that its environment
-    is what it is.
+    `library_directory` and `binary_directory` are empty where files lie where the host has them. `is_known` is false
+    where no image was looked at (UNKNOWN_IMAGE): what depends on it is left to the container's start.
+    `library32_directory` is empty where the image has no place for 32-bit libraries. `compat_directory` holds the
+    image's own CUDA forward compatibility libraries, made for driver `compat_version` (both "" where there are none);
+    `compat_note` is None for those that say nothing of themselves. `is_created` tells that the container's process
+    exists already, so that its environment is what it is.
     """
 
     library_directory: str
@@ -222,6 +222,8 @@ class ContainerLayout(Record):
     compat_version: str = ""
     compat_note: CompatNote | None = None
     is_created: bool = False
+    is_known: bool = True
+    binary_directory: str = "/usr/bin"
 
 
-UNKNOWN_IMAGE = ContainerLayout(library_directory="")
+UNKNOWN_IMAGE = ContainerLayout(library_directory="", is_known=False)

@@ -90,13 +90,14 @@ class AllowDevice(Operation):
 
 
 class SetEnvironment(Operation):
-    """Set a variable of the container's process, unless that has it already.
+    """Set a variable of the container's process, unless that has it already and nothing `replaces` it.
 
     Only for containers whose process does not exist yet: the planner has it for no others.
     """
 
     name: str
     value: str
+    replaces: bool = False
 
     def describe(self) -> str:
         """Return the variable as it stands in an environment."""
@@ -134,6 +135,21 @@ class MaskDirectory(Operation):
     def describe(self) -> str:
         """Return target and names."""
         return f"cover {self.target} with {', '.join(name for name, _, _ in self.files) or 'nothing'}"
+
+
+class WriteFile(Operation):
+    """Write a small file of the container, in place of what is there; for its own tools, not for a program to wait on.
+
+    Where the container's file system cannot be written to, it is left out.
+    """
+
+    target: str
+    content: str
+    mode: int
+
+    def describe(self) -> str:
+        """Return the file's path and what it holds."""
+        return f"write {self.target} ({', '.join(self.content.split())})"
 
 
 class CreateSymlink(Operation):

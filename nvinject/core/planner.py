@@ -22,8 +22,17 @@ from nvinject.core.plan import (
     Plan,
     SetEnvironment,
     UpdateLoaderCache,
+    WriteFile,
 )
-from nvinject.core.policy import DRIVER_CAPABILITIES, WARN, Policy, Roots
+from nvinject.core.policy import (
+    DRIVER_CAPABILITIES,
+    HOST_LAYOUT,
+    IMAGE_LAYOUT,
+    NVIDIA_LAYOUT,
+    WARN,
+    Policy,
+    Roots,
+)
 from nvinject.core.request import ContainerRequest
 from nvinject.core.requirements import check, collect_facts, needed_attributes
 from nvinject.core.selection import Selection, select
@@ -61,6 +70,7 @@ def plan(inventory: Inventory, request: ContainerRequest, policy: Policy, layout
     selection = select(request.devices, inventory.gpus, mig_config=request.mig_config, mig_monitor=request.mig_monitor)
     check(request.requirements, collect_facts(inventory.driver, selection.gpus))
     libraries = wanted_libraries(inventory, request)
+    usual, layout = layout.library_directory, arrange(layout, policy)
     extras, warnings = plan_extras(inventory, request, policy)
     if request.memory_sizes:
         from nvinject.core.memorylimits import plan_limits  # few containers ask
@@ -71,7 +81,7 @@ def plan(inventory: Inventory, request: ContainerRequest, policy: Policy, layout
         *plan_driver_proc(inventory),
         *plan_listing(inventory),
         *plan_application_profile(inventory, request, selection),
-        *plan_binaries(inventory, request),
+        *plan_binaries(inventory, request, layout),
         *plan_libraries(inventory, layout, libraries),
         *plan_library_links(inventory, request, layout, libraries),
         *plan_configuration(inventory, request),
@@ -83,11 +93,13 @@ def plan(inventory: Inventory, request: ContainerRequest, policy: Policy, layout
         *plan_mig_management(inventory, request, selection),
         *plan_imex_channels(inventory, request, policy),
         *extras,
+        *plan_search_paths(request, policy, layout),
+        *plan_folders(layout, libraries, usual),
     ]
     cache, notes = plan_loader_cache(inventory, policy, layout, libraries, selection.gpus)
     return Plan(
         operations=without_repeats([*operations, *cache]),
-        notes=(*inventory.notes, *notes),
+        notes=(*inventory.notes, *notes, *layout_notes(request, policy, layout)),
         warnings=(*inventory.warnings, *warnings, *mps_warnings(inventory, request)),
     )
 
@@ -207,13 +219,75 @@ def application_profile(gpu_minors: frozenset[int]) -> MaskDirectory:
     )
 
 
-def plan_binaries(inventory: Inventory, request: ContainerRequest) -> list[Operation]:
-    """Show the driver's programs in /usr/bin."""
+def arrange(layout: ContainerLayout, policy: Policy) -> ContainerLayout:
+    """Return the layout with the places that the node's policy prefers to the image's own."""
+    if policy.library_layout == HOST_LAYOUT:
+        return layout.replace(library_directory="", library32_directory="", binary_directory="")
+    if policy.library_layout != NVIDIA_LAYOUT:
+        return layout
+    return layout.replace(
+        library_directory=catalog.NVIDIA_LIBRARIES,
+        library32_directory=catalog.NVIDIA_LIBRARIES32 if layout.library32_directory else "",
+        binary_directory=catalog.NVIDIA_PROGRAMS,
+    )
+
+
+def plan_folders(layout: ContainerLayout, libraries: tuple[Library, ...], usual: str) -> list[Operation]:
+    """Have the image's own ldconfig find folders that are not the `usual` one, whenever it runs later.
+
+    Of images that are not known the hook that updates the cache does that.
+    """
+    placed = [library_directory(layout, library) for library in libraries if not library.is_module]
+    folders = [folder for folder in dict.fromkeys(placed) if folder not in {"", usual}]
+    if not folders or not layout.is_known or layout.musl_path_file or layout.library_directory == usual:
+        return []
+    return [
+        WriteFile(
+            target=catalog.FOLDERS_CONF,
+            content="".join(f"{folder}\n" for folder in folders),
+            mode=0o644,
+            reason="the image's own ldconfig shall find the libraries too",
+        )
+    ]
+
+
+def plan_search_paths(request: ContainerRequest, policy: Policy, layout: ContainerLayout) -> list[Operation]:
+    """Put NVIDIA's folders first in the container's search paths, unless they are in there.
+
+    A container without LD_LIBRARY_PATH does without: its loader cache knows the libraries.
+    """
+    if policy.library_layout != NVIDIA_LAYOUT or layout.is_created:
+        return []
+    wanted = {"PATH": catalog.NVIDIA_PROGRAMS, "LD_LIBRARY_PATH": catalog.NVIDIA_LIBRARIES}
+    return [
+        SetEnvironment(
+            name=name,
+            value=f"{wanted[name]}:{value}",
+            replaces=True,
+            reason="programs shall find the driver there",
+        )
+        for name, value in request.search_paths
+        if wanted[name] not in value.split(":")
+    ]
+
+
+def layout_notes(request: ContainerRequest, policy: Policy, layout: ContainerLayout) -> list[str]:
+    """Return what of the node's layout cannot be had for this container."""
+    path = dict(request.search_paths).get("PATH", "")
+    if policy.library_layout == IMAGE_LAYOUT and not layout.is_known:
+        return ["nvinject.library-layout is image, but no image is known: files lie where the host has them"]
+    if policy.library_layout == NVIDIA_LAYOUT and layout.is_created and catalog.NVIDIA_PROGRAMS not in path.split(":"):
+        return [f"the container's PATH lacks {catalog.NVIDIA_PROGRAMS}, and a prestart hook cannot set it any more"]
+    return []
+
+
+def plan_binaries(inventory: Inventory, request: ContainerRequest, layout: ContainerLayout) -> list[Operation]:
+    """Show the driver's programs in the layout's folder."""
     rows = {row.name: row for row in catalog.binaries_for(request.capabilities)}
     return [
         BindFile(
             source=below(inventory.roots.driver, found.path),
-            target=f"/usr/bin/{basename(found.path)}",
+            target=f"{layout.binary_directory}/{basename(found.path)}" if layout.binary_directory else found.path,
             flags=FILE_FLAGS,
             reason=rows[found.name].reason,
         )
@@ -665,7 +739,7 @@ def plan_later_compat(
     gpus: tuple[Gpu, ...],
 ) -> list[Operation]:
     """Leave the choice of CUDA libraries to the container's start where the image is not known."""
-    if layout.library_directory or not takes_compat(inventory, libraries) or policy.cuda_compat_mode == "disabled":
+    if layout.is_known or not takes_compat(inventory, libraries) or policy.cuda_compat_mode == "disabled":
         return []
     listing = inventory.listing
     return [

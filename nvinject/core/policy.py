@@ -13,6 +13,8 @@ CDI_ANNOTATION_PREFIX = "cdi.k8s.io/"
 REFUSE = "refuse"
 WARN = "warn"
 ON_MISSING = (REFUSE, WARN)
+AUTO_LAYOUT, IMAGE_LAYOUT, HOST_LAYOUT, NVIDIA_LAYOUT = "auto", "image", "host", "nvidia"
+LAYOUTS = (AUTO_LAYOUT, IMAGE_LAYOUT, HOST_LAYOUT, NVIDIA_LAYOUT)
 MOUNT_SPEC_DIRECTORY = "/etc/nvidia-container-runtime/host-files-for-container.d"
 CDI_SPEC_DIRS = ("/etc/cdi", "/var/run/cdi")
 
@@ -46,9 +48,9 @@ class Policy(Record):
 
     `nvml_timeout` is in seconds. `mode` is the original's nvidia-container-runtime.mode. `write_rootfs` lets the
     runtime shim put links and loader cache into the container's own file system where that is writable; without it
-    they are mounted. `leave_out` are names of catalog.OPTIONAL_PARTS. `missing_extras` (REFUSE or WARN) says what
-    becomes of a container that asks for a node set which the host has not, `missing_memory_limits` of one whose limits
-    of GPU memory cannot be kept.
+    they are mounted. `library_layout` is one of LAYOUTS. `leave_out` are names of catalog.OPTIONAL_PARTS.
+    `missing_extras` (REFUSE or WARN) says what becomes of a container that asks for a node set which the host has not,
+    `missing_memory_limits` of one whose limits of GPU memory cannot be kept.
     """
 
     roots: Roots = Roots()
@@ -75,6 +77,7 @@ class Policy(Record):
     csv_compat_root: str = ""
     write_rootfs: bool = True
     jit_feature_flags: tuple[str, ...] = ()
+    library_layout: str = AUTO_LAYOUT
     leave_out: tuple[str, ...] = ()
     missing_extras: str = REFUSE
     missing_memory_limits: str = REFUSE

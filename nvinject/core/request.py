@@ -6,7 +6,7 @@ original: a repeated device counts once, `none` and `void` as the name of a moun
 device, blank capabilities are the default ones, and IMEX channels lose leading zeros.
 """
 
-from nvinject.core.policy import DEFAULT_DRIVER_CAPABILITIES, DRIVER_CAPABILITIES, Policy
+from nvinject.core.policy import DEFAULT_DRIVER_CAPABILITIES, DRIVER_CAPABILITIES, NVIDIA_LAYOUT, Policy
 from nvinject.core.sources import (
     MOUNT_PREFIX,
     Asked,
@@ -50,7 +50,8 @@ class ContainerRequest(Record):
     `devices` are tokens for selection.select, `("all",)` or `("none",)`; `requirements` are (variable, expression)
     pairs sorted by variable, empty where the check is disabled; `extras` are names of catalog.NODE_SETS; `mps` are
     the variables of a client of the multi-process service that the container has itself, and `mps_provided` tells that
-    it mounts a pipe directory of its own there; `memory_sizes` are in bytes; `source` says which input won.
+    it mounts a pipe directory of its own there; `memory_sizes` are in bytes; `search_paths` are
+    PATH and LD_LIBRARY_PATH, read where the node's layout needs them; `source` says which input won.
     `every_list` asks for all files in which a host lists what containers get, not for the usual ones alone.
     """
 
@@ -64,6 +65,7 @@ class ContainerRequest(Record):
     mps: tuple[tuple[str, str], ...] = ()
     mps_provided: bool = False
     memory_sizes: tuple[MemorySize, ...] = ()
+    search_paths: tuple[tuple[str, str], ...] = ()
     source: str = ""
     warnings: tuple[str, ...] = ()
     legacy_image: bool = False
@@ -100,6 +102,7 @@ def make_request(asked: Asked, spec: ContainerSpec, policy: Policy) -> Container
         mps=(mps := _read_mps(environment)),
         mps_provided=_mounts_pipes(spec, dict(mps)),
         memory_sizes=read_memory_sizes(environment),
+        search_paths=_read_search_paths(environment, policy),
         source=asked.source,
         warnings=(*filter(None, (foreign_warning(asked),)), *warnings),
         legacy_image=legacy,
@@ -277,6 +280,12 @@ def read_memory_sizes(environment: dict[str, str]) -> tuple[MemorySize, ...]:
     from nvinject.core.memorylimits import read_sizes  # few containers ask
 
     return read_sizes(environment)
+
+
+def _read_search_paths(environment: dict[str, str], policy: Policy) -> tuple[tuple[str, str], ...]:
+    if policy.library_layout != NVIDIA_LAYOUT:
+        return ()
+    return tuple((name, environment[name]) for name in ("PATH", "LD_LIBRARY_PATH") if environment.get(name))
 
 
 def _read_mps(environment: dict[str, str]) -> tuple[tuple[str, str], ...]:

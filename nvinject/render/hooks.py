@@ -9,6 +9,7 @@ import errno
 import os
 import stat
 
+from nvinject.core.catalog import FOLDERS_CONF
 from nvinject.errors import ContainerError
 from nvinject.formats.ldconf import Directory, parse_conf
 from nvinject.linux import inroot, mounts
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from nvinject.core.plan import CreateSymlink
 
 COMPAT_CONF = "/etc/ld.so.conf.d/00-compat-nvinject.conf"  # before every other name
-FOLDERS_CONF = "/etc/ld.so.conf.d/00-nvcr-nvinject.conf"
 CONF_MODE = 0o644
 CONF_SIZE = 1 << 16
 _LOOK = os.O_PATH | os.O_CLOEXEC

@@ -11,7 +11,7 @@ reach and that goes with this process; the container's own mount never becomes w
 
 import os
 
-from nvinject.core.plan import CreateSymlink, UpdateLoaderCache
+from nvinject.core.plan import CreateSymlink, UpdateLoaderCache, WriteFile
 from nvinject.errors import ContainerError
 from nvinject.formats.mountinfo import parse_mountinfo
 from nvinject.linux import mounts
@@ -109,7 +109,7 @@ class _WorkHere(Work):
         writing = self._make_executor(open_writable(root_fd), sharing, descriptors_fd)
 
         def execute(operation: "Operation", source: "Source | None") -> None:
-            if isinstance(operation, (CreateSymlink, UpdateLoaderCache)):
+            if isinstance(operation, (CreateSymlink, UpdateLoaderCache, WriteFile)):
                 writing.execute(operation, source)
                 return
             writing.make_place(operation, source)

@@ -16,6 +16,7 @@ from nvinject.core.plan import (
     Plan,
     SetEnvironment,
     UpdateLoaderCache,
+    WriteFile,
 )
 from nvinject.errors import InputError
 from nvinject.record import Record
@@ -148,19 +149,24 @@ def _place(
     """Return who does one operation, and as what: a link becomes a mount where it cannot be a link."""
     if isinstance(operation, (BindFile, MaskDirectory)) and operation.target.startswith("/proc/"):
         return ("hook" if traits.makes_nodes else "dropped"), operation
-    if not isinstance(operation, (CreateSymlink, UpdateLoaderCache)):
+    if not isinstance(operation, (CreateSymlink, UpdateLoaderCache, WriteFile)):
         return "document", operation
-    if not rootfs_known:
-        return "hook", operation
-    path = operation.link if isinstance(operation, CreateSymlink) else operation.musl_path_file or CACHE
-    if traits.writes_rootfs and not traits.covers(path):
-        return "rootfs", operation
+    writable = traits.writes_rootfs and not traits.covers(_written_path(operation))
+    if isinstance(operation, WriteFile) and not writable:
+        return "dropped", operation
+    if not rootfs_known or writable:
+        return ("rootfs" if rootfs_known else "hook"), operation
+    shown = follow(operation, files, links) if isinstance(operation, CreateSymlink) else None
+    if shown is not None:
+        return "document", shown.replace(target=_written_path(operation), reason=operation.reason)
+    return ("hook" if isinstance(operation, CreateSymlink) else "document"), operation
+
+
+def _written_path(operation: CreateSymlink | UpdateLoaderCache | WriteFile) -> str:
+    """Return which file of the container an operation writes."""
     if isinstance(operation, CreateSymlink):
-        shown = follow(operation, files, links)
-        return (
-            ("hook", operation) if shown is None else ("document", shown.replace(target=path, reason=operation.reason))
-        )
-    return "document", operation
+        return operation.link
+    return operation.target if isinstance(operation, WriteFile) else operation.musl_path_file or CACHE
 
 
 def _with_links(operation: UpdateLoaderCache, links: dict[str, CreateSymlink]) -> UpdateLoaderCache:
@@ -245,8 +251,10 @@ def _add_groups(document: "Document", division: Division) -> None:
 
 
 def set_variable(document: "Document", operation: SetEnvironment) -> None:
-    """Give the container's process a variable, unless it has it."""
+    """Give the container's process a variable, unless it has it and shall keep it."""
     entries = _made_list(_made_object(document, "process"), "env")
+    if operation.replaces:
+        entries[:] = [one for one in entries if not (isinstance(one, str) and one.startswith(f"{operation.name}="))]
     if not any(isinstance(entry, str) and entry.startswith(f"{operation.name}=") for entry in entries):
         entries.append(f"{operation.name}={operation.value}")
 

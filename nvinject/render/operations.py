@@ -9,12 +9,13 @@ import errno
 import stat
 
 from nvinject import leanos as os
-from nvinject.core.plan import BindDevice, BindFile, CreateSymlink, MaskDirectory, UpdateLoaderCache
+from nvinject.core.plan import BindDevice, BindFile, CreateSymlink, MaskDirectory, UpdateLoaderCache, WriteFile
 from nvinject.errors import ContainerError
 from nvinject.linux import inroot, mounts, syscalls
 from nvinject.linux.const import PROC_ROOT_INO, PROC_SUPER_MAGIC
 from nvinject.render import loadercache
 from nvinject.render.journal import Journal
+from nvinject.render.replacement import replace_file
 from nvinject.render.sharing import SharedMounts
 
 TYPE_CHECKING = False
@@ -122,6 +123,10 @@ class Executor:
             updated = loadercache.update(self._root_fd, operation)
             self._journal.record("loader cache", updated.undo)
             self._journal.at_end("loader cache", updated.commit)
+        elif isinstance(operation, WriteFile):
+            written = replace_file(self._root_fd, operation.target, os.fsencode(operation.content), operation.mode)
+            self._journal.record(f"file {operation.target}", written.undo)
+            self._journal.at_end(f"old {operation.target}", written.commit)
         else:
             raise TypeError(f"no way to do {type(operation).__name__} in a container")
 

@@ -4,7 +4,15 @@ Belongs here: Records to plain values and back, for those operations that the ho
 them (inside.py). The file is written by us in a folder of ours and read by us; nothing of it comes from a container.
 """
 
-from nvinject.core.plan import BindFile, CreateSymlink, LoaderLibrary, MaskDirectory, Operation, UpdateLoaderCache
+from nvinject.core.plan import (
+    BindFile,
+    CreateSymlink,
+    LoaderLibrary,
+    MaskDirectory,
+    Operation,
+    UpdateLoaderCache,
+    WriteFile,
+)
 from nvinject.errors import InputError
 from nvinject.formats.jsonio import JSONError, dumps, loads
 from nvinject.record import Record
@@ -17,7 +25,7 @@ if TYPE_CHECKING:
 FILE = "plan.json"
 CALL, ANSWER = "call", "answer"  # the FIFOs beside it, by which a hook leaves the work to the shim that stands by
 _KINDS: "dict[str, type[Operation]]" = {
-    kind.__name__: kind for kind in (BindFile, CreateSymlink, MaskDirectory, UpdateLoaderCache)
+    kind.__name__: kind for kind in (BindFile, CreateSymlink, MaskDirectory, UpdateLoaderCache, WriteFile)
 }
 
 

@@ -32,6 +32,7 @@ from nvinject.core.plan import (
     Operation,
     SetEnvironment,
     UpdateLoaderCache,
+    WriteFile,
 )
 from nvinject.core.planner import needs_nvml, plan, plan_node_set, plan_visible_proc
 from nvinject.core.policy import WARN, Features, Policy, Roots
@@ -382,6 +383,69 @@ def test_a_missing_channel_is_refused_otherwise(policy: Policy, inventory: Inven
         plan(inventory, request("0", imex_channels=("7",)), policy, LAYOUT)
     assert says in str(caught.value)
     assert "channels there: channel0" in str(caught.value)
+
+
+RPM = ContainerLayout(library_directory="/usr/lib64", library32_directory="/usr/lib")
+MUSL = RPM.replace(musl_path_file="/etc/ld-musl-x86_64.path")
+PLAIN = RPM.replace(library32_directory="")
+NVIDIA, NVIDIA32, PROGRAMS = "/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/local/nvidia/bin"
+HOST = LIBRARY_DIRECTORY
+# the node's word, layout, capabilities; folders of libraries, folder of programs, folders that ldconfig is told
+PLACES = [
+    ("auto", RPM, "utility", {"/usr/lib64"}, "/usr/bin", ""),
+    ("image", RPM, "utility", {"/usr/lib64"}, "/usr/bin", ""),
+    ("host", RPM, "utility", {HOST}, "/usr/bin", f"{HOST}\n"),
+    ("host", LAYOUT, "utility", {HOST}, "/usr/bin", ""),
+    ("host", RPM, "compute", {HOST}, "/opt/mps", f"{HOST}\n"),
+    ("nvidia", RPM, "utility", {NVIDIA}, PROGRAMS, f"{NVIDIA}\n"),
+    ("nvidia", MUSL, "utility", {NVIDIA}, PROGRAMS, ""),
+    ("nvidia", RPM, "utility compute compat32", {NVIDIA, NVIDIA32}, PROGRAMS, f"{NVIDIA}\n{NVIDIA32}\n"),
+    ("nvidia", PLAIN, "compute compat32", {NVIDIA}, PROGRAMS, f"{NVIDIA}\n"),
+    ("auto", UNKNOWN_IMAGE, "utility", {HOST}, "/usr/bin", ""),
+    ("image", UNKNOWN_IMAGE, "compute", {HOST}, "/usr/bin", ""),
+    ("nvidia", UNKNOWN_IMAGE, "utility", {NVIDIA}, PROGRAMS, ""),
+]
+
+
+@pytest.mark.parametrize(("word", "layout", "capabilities", "folders", "programs", "told"), PLACES)
+def test_where_the_node_wants_files(
+    word: str, layout: ContainerLayout, capabilities: str, folders: set[str], programs: str, told: str
+) -> None:
+    """Libraries, their cache entries and links, and programs; a note where the word has no meaning."""
+    made = plan(INVENTORY, request("0", capabilities), Policy(library_layout=word), layout)
+    files = [one.target for one in made.operations if isinstance(one, BindFile)]
+    assert {path.rpartition("/")[0] for path in files if ".so" in path} == folders
+    assert {path.rpartition("/")[0] for path in files if "/nvidia-smi" in path or "mps-server" in path} == {programs}
+    (cache,) = [one for one in made.operations if isinstance(one, UpdateLoaderCache)]
+    assert set(cache.directories) == folders
+    written = [one for one in made.operations if isinstance(one, WriteFile)]
+    assert "".join(one.content for one in written) == told
+    assert any("library-layout is image" in note for note in made.notes) is (word == "image" and not layout.is_known)
+    decided = any(isinstance(one, DecideCompat) for one in made.operations)
+    assert decided is (not layout.is_known and "compute" in capabilities)
+
+
+# the container's search paths, the variables that are set
+SEARCH = [
+    ((("PATH", "/bin"), ("LD_LIBRARY_PATH", "/l")), {"PATH": f"{PROGRAMS}:/bin", "LD_LIBRARY_PATH": f"{NVIDIA}:/l"}),
+    ((("PATH", f"/bin:{PROGRAMS}"),), {}),
+    ((("LD_LIBRARY_PATH", f"{NVIDIA}x"),), {"LD_LIBRARY_PATH": f"{NVIDIA}:{NVIDIA}x"}),
+    ((), {}),
+]
+
+
+@pytest.mark.parametrize(("own", "variables"), SEARCH)
+def test_search_paths_lead_to_nvidias_folders(own: tuple[tuple[str, str], ...], variables: dict[str, str]) -> None:
+    """A process that exists keeps its environment, which is noted where its PATH leads elsewhere."""
+    asked, policy = request("0", search_paths=own), Policy(library_layout="nvidia")
+    found = operations(asked, policy=policy)
+    assert {one.name: one.value for one in found if isinstance(one, SetEnvironment)} == variables
+    assert all(one.replaces for one in found if isinstance(one, SetEnvironment))
+    created = plan(INVENTORY, asked, policy, LAYOUT.replace(is_created=True))
+    assert not any(isinstance(one, SetEnvironment) for one in created.operations)
+    lacks = PROGRAMS not in dict(own).get("PATH", "").split(":")
+    assert any(f"PATH lacks {PROGRAMS}" in note for note in created.notes) is lacks
+    assert not any(isinstance(one, SetEnvironment) for one in operations(asked))
 
 
 SERVED = INVENTORY.replace(
