@@ -32,6 +32,19 @@ if [ "$UNIFIED" ]; then umount -R /sys/fs/cgroup; mount -t cgroup2 cgroup2 /sys/
 else umount /sys/fs/cgroup/unified 2>/dev/null || true; fi
 echo root:{first}:{ids} >>/etc/subuid; echo root:{first}:{ids} >>/etc/subgid
 """
+# An ordinary user of LXC: a name with ranges of ids, and a cgroup of its own in each hierarchy, as a login gives it.
+USER_ID = 4242
+AS_USER = """\
+echo lxcuser:x:{user}:{user}::/:/bin/sh >>/etc/passwd; echo lxcuser:x:{user}: >>/etc/group
+echo lxcuser:{first}:{ids} >>/etc/subuid; echo lxcuser:{first}:{ids} >>/etc/subgid
+if [ -e /sys/fs/cgroup/cgroup.controllers ]; then set -- /sys/fs/cgroup; else set -- /sys/fs/cgroup/*/; fi
+for hierarchy; do
+    own="$hierarchy"/{cgroup}; mkdir -p $own
+    for name in cpus mems; do [ ! -e $own/cpuset.$name ] || cat $hierarchy/cpuset.$name >$own/cpuset.$name; done
+    chown -R {user}:{user} $own; echo $$ >$own/cgroup.procs
+done
+"""
+LOGIN = ("setpriv", f"--reuid={USER_ID}", f"--regid={USER_ID}", "--clear-groups", "env")
 # A container as LXC's own templates make it, but for the network: nothing may be opened that is not allowed. The bind
 # does what the kernel of a machine with the driver does: it shows the driver in each procfs.
 SETTINGS = """\
@@ -166,17 +179,32 @@ class Lxc:
         path.touch()
         return path
 
-    def execute(self, place: Path, script: str, *, before: str = "true", unified: bool = False) -> Outcome:
-        """Start a container for a script of its shell, after a script of the host's."""
+    def execute(
+        self, place: Path, script: str, *, before: str = "true", unified: bool = False, by_user: bool = False
+    ) -> Outcome:
+        """Start a container for a script of its shell, after a script of the host's; as root or as an ordinary user."""
         log = place / "log"
         log.unlink(missing_ok=True)
         start = ["lxc-execute", "-n", place.name, "-P", str(self.folder), "-l", "DEBUG", "-o", str(log)]
+        if by_user:
+            os.chown(place, USER_ID, USER_ID)
+            start = [*LOGIN, f"HOME={place}", *start]
+            before += "\n" + AS_USER.format(user=USER_ID, first=FIRST_ID, ids=IDS, cgroup=self.cgroup)
         call = shlex.join([*start, "--", "/bin/sh", "-c", script])
         done = self.on_machine(f"{before}\nexec timeout 60 {call}", unified=unified)
         return Outcome(done.returncode, done.stdout, done.stderr, log.read_text() if log.exists() else "")
 
+    @property
+    def cgroup(self) -> str:
+        """The name of the ordinary user's cgroups."""
+        return f"nvconform-user-{self.folder.name[-8:]}"
+
     def close(self) -> None:
         """Remove containers, nvinject and what LXC leaves of its cgroups."""
+        for own in (*Path("/sys/fs/cgroup").glob(f"*/{self.cgroup}"), Path("/sys/fs/cgroup", self.cgroup)):
+            for folder, _, _ in os.walk(own, topdown=False):
+                with contextlib.suppress(OSError):
+                    os.rmdir(folder)
         for name in ("lxc.pivot", f"lxc.payload.{self.folder.name[-8:]}-*", f"lxc.monitor.{self.folder.name[-8:]}-*"):
             for found in (*Path("/sys/fs/cgroup").glob(f"*/{name}"), *Path("/sys/fs/cgroup").glob(name)):
                 with contextlib.suppress(OSError):

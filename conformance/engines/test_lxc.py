@@ -127,6 +127,22 @@ def test_the_hook_of_lxc_shows_gpus(lxc: Lxc, variables: dict[str, str], gpus: l
         assert f"{node}: {ALLOWED}" in lines
 
 
+@pytest.mark.parametrize("way", ["hook", "lines"])
+def test_an_ordinary_user_has_gpus_in_containers(lxc: Lxc, way: str) -> None:
+    """Who starts the container is not root, and neither is the hook; nobody's device rules are changed."""
+    settings = with_hook({"NVIDIA_VISIBLE_DEVICES": "1", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}, rules=False)
+    # The usual settings deny devices, which such a user may not.
+    place = lxc.make_container(settings if way == "hook" else "")
+    config = place / "config"
+    lines = [line for line in config.read_text().splitlines() if not line.startswith("lxc.cgroup")]
+    config.write_text("".join(f"{line}\n" for line in lines))
+    before = "true" if way == "hook" else inject(place, "1")
+    outcome = lxc.execute(place, LOOK, before=before, by_user=True)
+    assert outcome.code == 0, outcome.err + outcome.log
+    assert outcome.out.splitlines()[0] == GPUS[1]
+    assert "ModifyDeviceFiles: 0" in outcome.out
+
+
 def test_capabilities_choose_files(lxc: Lxc) -> None:
     """The hook turns NVIDIA_DRIVER_CAPABILITIES into options; without it, it asks for `utility`."""
     for capabilities, there, absent in (("", "libnvidia-ml", "libcuda"), ("compute", "libcuda", "libnvidia-ml")):
