@@ -87,8 +87,8 @@ class Attempt:
                 self._explain_no_hook(self.created)
             inside.read_snapshots()
             if self.created.code == 0 and self.created.pid:
-                self._look_at_memory(inside, injected)
                 inside.look(self.created.pid, injected.contents if injected is not None else {})
+            self._look_at_memory(inside, injected)
         finally:
             self.setup.runtime.delete(self.stage.identifier)
             self.leftovers = reap()
@@ -98,7 +98,7 @@ class Attempt:
             self._apply_differences(expander)
 
     def _look_at_memory(self, inside: Inside, injected: Injected | None) -> None:
-        """Look at limits of GPU memory, in the cases that are about them."""
+        """Look at limits of GPU memory, in the cases that are about them; a container that is refused has none."""
         if "cgroup-v2" in self.case.needs:
             inside.look_at_memory(injected.memory if injected is not None else {})
 

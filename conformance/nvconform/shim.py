@@ -114,8 +114,8 @@ class RuntimeAttempt(Attempt):
         self.created = self._run_create()
         try:
             if self.created.code == 0 and self.created.pid:
-                self._look_at_memory(self.inside, injected)
                 self.inside.look(self.created.pid, injected.contents if injected is not None else {})
+            self._look_at_memory(self.inside, injected)
         finally:
             self._run_delete()
             self.leftovers = reap()

@@ -237,6 +237,14 @@ CONTAINERS = [
     container("request-malformed", "NVIDIA_VISIBLE_DEVICES=all", "BROKEN"),
     container("request-partly-ignored", "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_IMEX_CHANNELS=all", severity="warning"),
     container(
+        "request-partly-ignored",
+        "NVIDIA_VISIBLE_DEVICES=all",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50",
+        severity="warning",
+    ),
+    container("host-lacks", "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_MEMORY_LIMIT=8G"),
+    container("host-lacks", "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_GDS=enabled"),
+    container(
         "capabilities-without-compute",
         "NVIDIA_VISIBLE_DEVICES=all",
         "NVIDIA_DRIVER_CAPABILITIES=video",

@@ -119,17 +119,7 @@ def explain_nothing(asked: ContainerSpec, policy: Policy) -> list[Finding]:
 
 def check_request(request: ContainerRequest) -> list[Finding]:
     """Return what is suspicious about a request that can be served."""
-    found = [
-        Finding(
-            name="request-partly-ignored",
-            layer="container",
-            severity=WARNING,
-            what=warning,
-            why="the container gets less than it asks for",
-            remedy="change the variable",
-        )
-        for warning in request.warnings
-    ]
+    found = [_partly_ignored(warning, "change the variable") for warning in request.warnings]
     if "compute" not in request.capabilities and "utility" not in request.capabilities:
         found.append(
             Finding(
@@ -144,12 +134,23 @@ def check_request(request: ContainerRequest) -> list[Finding]:
     return found
 
 
+def _partly_ignored(warning: str, remedy: str) -> Finding:
+    return Finding(
+        name="request-partly-ignored",
+        layer="container",
+        severity=WARNING,
+        what=warning,
+        why="the container gets less than it asks for",
+        remedy=remedy,
+    )
+
+
 def try_request(request: ContainerRequest, policy: Policy, *, host_is_well: bool) -> list[Finding]:
-    """Plan for the request, and return why it cannot be served."""
+    """Plan for the request, and return why it cannot be served, or what of it is lost."""
     if MODES.get(policy.mode) == CDI:
         return []  # its devices are those of CDI specs, which have a layer of their own
     try:
-        planner.plan(discover_for(request, policy, os.environ), request, policy, UNKNOWN_IMAGE)
+        plan = planner.plan(discover_for(request, policy, os.environ), request, policy, UNKNOWN_IMAGE)
     except RequirementError as error:
         return [_image("requirement-unsatisfied", error)]
     except InputError as error:
@@ -159,7 +160,7 @@ def try_request(request: ContainerRequest, policy: Policy, *, host_is_well: bool
         return [_options(name, ERROR, error, "the container does not start")]
     except HostError as error:
         return [_options("host-lacks", ERROR, error, "the container does not start")] if host_is_well else []
-    return []
+    return [_partly_ignored(warning, "mend the host, or change the variable") for warning in plan.warnings]
 
 
 def _options(name: str, severity: str, error: NvinjectError, why: str) -> Finding:
