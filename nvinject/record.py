@@ -14,6 +14,9 @@ else:
         return lambda decorated: decorated
 
 
+_MISSING = object()
+
+
 def _annotated_names(namespace: "dict[str, Any]") -> "list[str]":
     annotations = namespace.get("__annotations__")
     if annotations is None:
@@ -36,6 +39,7 @@ class RecordType(type):
 
     _fields: "tuple[str, ...]"
     _defaults: "dict[str, Any]"
+    _places: "list[tuple[str, Any, Any]]"
 
     def __new__(mcs, name: str, bases: "tuple[type, ...]", namespace: "dict[str, Any]") -> "RecordType":
         """Build the class with one slot for each annotated name."""
@@ -51,6 +55,10 @@ class RecordType(type):
         created = super().__new__(mcs, name, bases, namespace)
         created._fields = tuple(inherited + [field for field in own if field not in inherited])
         created._defaults = defaults
+        # Bound once here: a container's start builds some hundred records, and each field would be looked up again.
+        created._places = [
+            (field, getattr(created, field).__set__, defaults.get(field, _MISSING)) for field in created._fields
+        ]
         created.__match_args__ = created._fields  # type: ignore[attr-defined, misc, unused-ignore]
         return created
 
@@ -63,21 +71,14 @@ class Record(metaclass=RecordType):
 
     def __init__(self, **values: "Any") -> None:
         """Set every field from the keywords, else from the class's defaults."""
-        kind = type(self)
-        defaults = kind._defaults
-        put = object.__setattr__
-        taken = 0
-        for field in kind._fields:
-            if field in values:
-                put(self, field, values[field])
-                taken += 1
-            elif field in defaults:
-                put(self, field, defaults[field])
-            else:
-                raise TypeError(f"{kind.__name__} needs a value for {field}")
-        if taken != len(values):
-            unknown = sorted(set(values) - set(kind._fields))
-            raise TypeError(f"{kind.__name__} has no field {', '.join(unknown)}")
+        take = values.pop
+        for field, put, default in type(self)._places:
+            value = take(field, default)
+            if value is _MISSING:
+                raise TypeError(f"{type(self).__name__} needs a value for {field}")
+            put(self, value)
+        if values:
+            raise TypeError(f"{type(self).__name__} has no field {', '.join(sorted(values))}")
 
     def __setattr__(self, name: str, value: object) -> None:
         """Refuse: a Record never changes."""
