@@ -10,11 +10,14 @@ import errno
 import json
 import os
 import re
+import shutil
+import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +119,9 @@ ERRORS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys((*MOUNTING, "fsopen", "fsconfig", "fsmount"), _MOUNT),
 }
 OTHERS = _FILE
+# An image whose CUDA libraries are newer than the driver: enable-cuda-compat has something to do.
+COMPAT_LIBRARY = {"/usr/local/cuda/compat/libcuda.so.575.57.08": "libcuda.so.1"}
+COMPAT_LINK = {"/usr/local/cuda/compat/libcuda.so.1": "libcuda.so.575.57.08"}
 MEMORY = frozenset({"brk", "mmap", "mprotect", "mremap", "munmap"})
 # Numbers and names that differ between calls of one kind: a sample takes one call of each kind.
 RANDOM = re.compile(r"(?<=\.nvinject-)[0-9a-f]+|(?<=/proc/)\d+|(?<=nvconform-)\d+")
@@ -271,13 +277,7 @@ class HookRuns:
         """Inject once without a fault."""
         recorder = Recorder(self.begins)
         held = self._fresh()
-        outcome = tracing.run(
-            self.bench.command(),
-            on_entry=recorder.entry,
-            stdin=held.state,
-            environment=held.stage.environment(),
-            seconds=RUN_SECONDS,
-        )
+        outcome = self._run(held, recorder.entry)
         if outcome.code != 0:
             raise RuntimeError(f"without a fault: {outcome}")
         self.golden = held.picture()
@@ -288,13 +288,7 @@ class HookRuns:
         """Inject with a fault; returns the outcome, whether the fault happened, and the problems."""
         held = self._held or self._fresh()
         failing = Failing(fault)
-        outcome = tracing.run(
-            self.bench.command(),
-            on_entry=failing.entry,
-            stdin=held.state,
-            environment=held.stage.environment(),
-            seconds=RUN_SECONDS,
-        )
+        outcome = self._run(held, failing.entry)
         problems = judge_words(outcome, fault)
         after = held.picture()
         expected = self.golden if outcome.code == 0 else self.untouched
@@ -305,8 +299,20 @@ class HookRuns:
             self.drop()
         return outcome, failing.done, problems
 
+    def _run(self, held: Held, on_entry: tracing.OnEntry) -> Outcome:
+        return tracing.run(
+            self.bench.command(),
+            on_entry=on_entry,
+            stdin=held.state,
+            environment=held.stage.environment(),
+            seconds=RUN_SECONDS,
+        )
+
+    def _scope_of_container(self) -> Any:
+        return self.bench.held(self.container)
+
     def _fresh(self) -> Held:
-        self._scope = self.bench.held(self.container)
+        self._scope = self._scope_of_container()
         held: Held = self._scope.__enter__()
         self._held = held
         self.untouched = held.picture()
@@ -319,6 +325,79 @@ class HookRuns:
             self._scope.__exit__(None, None, None)
         self._scope = self._held = None
         self.bench.count = 0  # the same names each time
+
+
+class ContainerHookRuns(HookRuns):
+    """A createContainer hook, in the mount namespace of a container that is held just before that stage.
+
+    The bundle is what the shim (mode jit) or an engine with a CDI spec makes of it; the hook's words and environment
+    are those that it wrote, and it is the only one of its stage that has run.
+    """
+
+    def __init__(self, bench: Bench, name: str) -> None:
+        """Take the machine and the hook's name."""
+        super().__init__(bench)
+        self.container = replace(
+            self.container, libraries=COMPAT_LIBRARY, links={**self.container.links, **COMPAT_LINK}
+        )
+        self.name = name
+        self.entry: dict[str, Any] = {}
+        self.spec = self.bench.work / "spec.yaml"
+
+    def _scope_of_container(self) -> Any:
+        settings = {"nvidia-container-runtime": {"mode": "jit", "runtimes": [ShimRuns.LOW_LEVEL]}}
+        return self.bench.held(self.container, settings, prepare=self._prepare)
+
+    def _prepare(self, stage: Stage) -> None:
+        setup, path = self.bench.setup, stage.bundle / "config.json"
+        words = {"specs": str(stage.directory), "config": str(stage.config_file), "bundle": str(stage.bundle)}
+        if setup.kind == "runtime":
+            launcher = setup.prefix / "bin" / "nvidia-container-runtime"
+            self._call([str(launcher), "create", "--bundle", str(stage.bundle), stage.identifier], stage)
+        else:
+            spec = stage.directory / "nvidia.yaml"
+            if self.spec.exists():
+                spec.write_bytes(self.spec.read_bytes())
+            else:
+                self._call(setup.words("generate", **words), stage)
+                self.spec.write_bytes(spec.read_bytes())
+            self._call([*setup.words("command", **words), "--device", "nvidia.com/gpu=all"], stage)
+            spec.unlink()
+        document = json.loads(path.read_text())
+        hooks = document["hooks"].pop("createContainer")
+        self.entry = next((one for one in hooks if self.name in (*one["args"], Path(one["path"]).name)), {})
+        if not self.entry:
+            raise RuntimeError(f"{self.name} is none of the hooks: {hooks}")
+        path.write_text(json.dumps(document))
+
+    def _call(self, command: list[str], stage: Stage) -> None:
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=stage.environment(), timeout=RUN_SECONDS, check=False
+        )
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
+
+    def _run(self, held: Held, on_entry: tracing.OnEntry) -> Outcome:
+        return tracing.run(
+            [
+                shutil.which("nsenter") or "nsenter",
+                f"--mount=/proc/{held.pid}/ns/mnt",
+                "--",
+                self.entry["path"],
+                *self.entry["args"][1:],
+            ],
+            on_entry=on_entry,
+            stdin=held.state,
+            environment=dict(variable.split("=", 1) for variable in self.entry["env"]),
+            seconds=RUN_SECONDS,
+        )
+
+    def drop(self) -> None:
+        """Remove the container, and what the shim generated for it."""
+        held = self._held
+        super().drop()
+        if held is not None:
+            shutil.rmtree(Path("/run/nvinject", held.stage.identifier), ignore_errors=True)
 
 
 class ShimRuns:
@@ -417,8 +496,6 @@ class ShimRuns:
 
     def drop(self) -> None:
         """Remove the bundle, and what the shim made for it."""
-        import shutil
-
         if self.stage is not None:
             for directory in self._run_directories(self.stage):
                 shutil.rmtree(directory, ignore_errors=True)
@@ -427,18 +504,39 @@ class ShimRuns:
         self.stage = None
 
 
-TARGETS: dict[str, tuple[type[HookRuns] | type[ShimRuns], str]] = {
+# Target: how it is run, and the implementation that has it. The first two, then hooks of the stage createContainer.
+TARGETS: dict[str, tuple[Callable[[Bench], HookRuns | ShimRuns], str]] = {
     "hook": (HookRuns, "nvinject-hook"),
     "shim": (ShimRuns, "nvinject-jit"),
+    "create-container": (partial(ContainerHookRuns, name="nvinject-create-container"), "nvinject-jit"),
+    **{
+        name: (partial(ContainerHookRuns, name=name), "nvinject-cdi")
+        for name in (
+            "create-symlinks",
+            "enable-cuda-compat",
+            "update-ldcache",
+            "disable-device-node-modification",
+            "update-application-profile",
+        )
+    },
 }
 
 
-def run_all(target: str, *, everything: bool, part: tuple[int, int], only: str = "", limit: int = 0) -> Report:
+def run_all(
+    target: str,
+    *,
+    everything: bool,
+    part: tuple[int, int],
+    only: str = "",
+    limit: int = 0,
+    runtime: str = "runc",
+    cgroup: str = "host",
+) -> Report:
     """Do all runs of a target; `part` is (which, of how many)."""
     kind, adapter = TARGETS[target]
     begin = time.monotonic()
     tracing.restrict_to_one_processor(part[0])
-    bench = Bench(document=implementations.load(adapter).document)
+    bench = Bench(runtime, implementations.load(adapter).document, cgroup)
     report = Report(target)
     try:
         runs = kind(bench)
@@ -485,6 +583,10 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--faults", choices=("sample", "all"), default="sample", help="one of each kind, or every one")
     options.add_argument("--part", default="0/1", metavar="I/N", help="every Nth fault, from the Ith on")
     options.add_argument("--only", default="", metavar="TEXT", help="faults whose description contains this")
+    options.add_argument("--runtime", choices=("runc", "crun"), default="runc", help="who makes the container")
+    options.add_argument(
+        "--cgroup", choices=("host", "v2"), default="host", help="cgroups as they are here, or v2 alone"
+    )
     options.add_argument("--limit", type=int, default=0, metavar="N", help="at most N of them, spread evenly")
     return options
 
@@ -499,6 +601,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         part=(int(which), int(count)),
         only=chosen.only,
         limit=chosen.limit,
+        runtime=chosen.runtime,
+        cgroup=chosen.cgroup,
     )
     sys.stdout.write(json.dumps(asdict(report), indent=1) + "\n")
     return 1 if report.problems else 0

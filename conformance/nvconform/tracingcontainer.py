@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,7 @@ class Bench:
 
     runtime: str = "runc"
     document: Mapping[str, Any] = field(default_factory=dict)
+    cgroup: str = "host"
     count: int = 0
 
     def __post_init__(self) -> None:
@@ -75,7 +76,7 @@ class Bench:
             Settings(
                 lane="root",
                 runtime=self.runtime,
-                cgroup="host",
+                cgroup=self.cgroup,
                 work=str(self.work),
                 busybox=busybox,
                 kernel_hook=[sys.executable, "-m", "nvfakes", "kernel-hook"],
@@ -103,12 +104,21 @@ class Bench:
 
     @contextlib.contextmanager
     def held(
-        self, container: Container = ASKING, config: Mapping[str, Any] | None = None, volumes: Mapping[str, str] = {}
+        self,
+        container: Container = ASKING,
+        config: Mapping[str, Any] | None = None,
+        volumes: Mapping[str, str] = {},
+        prepare: Callable[[Stage], None] | None = None,
     ) -> Iterator["Held"]:
-        """Create a container up to its last prestart hook; `volumes` are folders of the stage -> mount points."""
+        """Create a container up to its last prestart hook; `volumes` are folders of the stage -> mount points.
+
+        `prepare` may change the bundle before.
+        """
         stage = self.stage(container, config)
         held = Held(stage)
         try:
+            if prepare is not None:
+                prepare(stage)
             held.create(volumes)
             yield held
         finally:
@@ -160,7 +170,9 @@ class Held:
         holder.write_text(HOLDER)
         os.mkfifo(bundle / "held.go")
         hooks = spec["hooks"]["prestart"]
-        hooks[-1] = {**hook(["/bin/sh", str(holder), str(bundle)], {"PATH": ENGINE_PATH}), "timeout": 3600}
+        if self.stage.setup.kind == "hook":
+            hooks.pop()  # the injector, which is called from outside
+        hooks.append({**hook(["/bin/sh", str(holder), str(bundle)], {"PATH": ENGINE_PATH}), "timeout": 3600})
         for source, target in volumes.items():
             spec["mounts"].append(
                 {
@@ -237,9 +249,13 @@ class Held:
         return Picture(things)
 
     def device_rules(self) -> list[str]:
-        """Return the rules of the container's cgroup (version 1)."""
+        """Return the rules of the container's cgroup; with version 2, which nodes of the machine they let it open."""
         for line in observe.read(Path(f"/proc/{self.pid}/cgroup")).splitlines():
             _, controllers, group = line.split(":", 2)
-            if "devices" in controllers.split(","):
+            if "devices" in controllers.split(",") and self.stage.setup.features.device_rules_listed:
                 return observe.read(Path(f"/sys/fs/cgroup/devices{group}/devices.list")).splitlines()
+            if not controllers and not self.stage.setup.features.device_rules_listed:
+                root = self.stage.setup.machine_root
+                nodes = {name: root / "dev" / name for name in observe.machine_nodes(root)}
+                return observe.reachable_nodes(f"/sys/fs/cgroup{group}", nodes)
         return []

@@ -71,11 +71,13 @@ class Call:
     def __init__(self, options: "dict[str, list[str]]", root_fd: int, log: "Callable[[str], None]") -> None:
         """Keep what every hook needs."""
         from nvinject.render.inside import open_writable
+        from nvinject.render.journal import Journal
 
         self.options = options
         self.root_fd = root_fd
         self.writable_fd = open_writable(root_fd)
         self.log = log
+        self.journal = Journal()
 
     def close(self) -> None:
         """Let go of the root file system."""
@@ -206,8 +208,14 @@ def run(name: str, options: "dict[str, list[str]]", *, debug: bool) -> None:
     call = Call(options, root_fd, tell if debug else ignore)
     try:
         work(call)
-    except NvinjectError as error:
-        raise type(error)(f"{name}: {error.message}", error.hint) from error
+        for problem in call.journal.commit():
+            warn(f"left behind in the container: {problem}")
+    except BaseException as error:
+        for problem in call.journal.undo():
+            warn(f"could not undo: {problem}")
+        if isinstance(error, NvinjectError):
+            raise type(error)(f"{name}: {error.message}", error.hint) from error
+        raise
     finally:
         call.close()
 
@@ -298,7 +306,7 @@ def update_loader_cache(call: Call) -> None:
     folders = call.texts("folder")
     layout = observe_layout(call.root_fd)
     if not layout.musl_path_file:
-        problem = remember_folders(call.writable_fd, folders, os.uname().machine)
+        problem = remember_folders(call.writable_fd, folders, os.uname().machine, call.journal)
         if problem:
             warn(problem)
     operation = UpdateLoaderCache(
@@ -336,7 +344,7 @@ def enable_cuda_compat(call: Call) -> None:
     )
     if choice.reason:
         call.log(f"CUDA compatibility: {choice.reason}")
-    remember_compat(call.writable_fd, choice.directory)
+    remember_compat(call.writable_fd, choice.directory, call.journal)
 
 
 def cover_driver_proc(call: Call) -> None:

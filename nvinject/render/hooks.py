@@ -13,6 +13,7 @@ from nvinject.core.catalog import FOLDERS_CONF
 from nvinject.errors import ContainerError
 from nvinject.formats.ldconf import Directory, parse_conf
 from nvinject.linux import inroot, mounts
+from nvinject.render.journal import Journal
 from nvinject.render.loaderpaths import configured_directories, default_directories, read_regular
 from nvinject.render.operations import open_procfs
 from nvinject.render.replacement import replace_file
@@ -111,9 +112,9 @@ def change_mode(root_fd: int, path: str, mode: int) -> str:
     return ""
 
 
-def remember_compat(root_fd: int, directory: str) -> None:
+def remember_compat(root_fd: int, directory: str, journal: Journal) -> None:
     """Make the loader look into a directory first; "" takes an earlier decision back. Raises ContainerError."""
-    _write_conf(root_fd, COMPAT_CONF, (directory,) if directory else ())
+    _write_conf(root_fd, COMPAT_CONF, (directory,) if directory else (), journal)
 
 
 def remembered_compat(root_fd: int) -> str:
@@ -125,7 +126,7 @@ def remembered_compat(root_fd: int) -> str:
     return ""
 
 
-def remember_folders(root_fd: int, folders: tuple[str, ...], machine: str) -> str:
+def remember_folders(root_fd: int, folders: tuple[str, ...], machine: str, journal: Journal) -> str:
     """Have the image's own ldconfig find folders later that it would not look into; raises ContainerError.
 
     Returns what in the image is in the way, "" for nothing: without the file the loader cache still has the libraries,
@@ -138,7 +139,7 @@ def remember_folders(root_fd: int, folders: tuple[str, ...], machine: str) -> st
         old = read_regular(root_fd, FOLDERS_CONF, CONF_SIZE) or b""
         kept = [one.path for one in parse_conf(old.decode("utf-8", "surrogateescape")) if isinstance(one, Directory)]
         try:
-            _write_conf(root_fd, FOLDERS_CONF, tuple(dict.fromkeys((*kept, *new))))
+            _write_conf(root_fd, FOLDERS_CONF, tuple(dict.fromkeys((*kept, *new))), journal)
         except ContainerError as error:
             if not isinstance(error.__cause__, OSError) or error.__cause__.errno not in _ODD_IMAGE:
                 raise
@@ -146,11 +147,13 @@ def remember_folders(root_fd: int, folders: tuple[str, ...], machine: str) -> st
     return ""
 
 
-def _write_conf(root_fd: int, path: str, lines: tuple[str, ...]) -> None:
+def _write_conf(root_fd: int, path: str, lines: tuple[str, ...], journal: Journal) -> None:
     try:
         if lines:
             content = "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape")
-            replace_file(root_fd, path, content, CONF_MODE).commit()
+            replaced = replace_file(root_fd, path, content, CONF_MODE)
+            journal.record(path, replaced.undo)
+            journal.at_end(f"what was at {path}", replaced.commit)
         else:
             _remove(root_fd, path)
     except OSError as error:
