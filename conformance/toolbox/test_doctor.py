@@ -123,6 +123,11 @@ MACHINE = [
     Fault("node-missing", "rm /dev/nvidia1"),
     Fault("node-missing", "rm /dev/nvidiactl"),
     Fault("node-missing", "rm /dev/nvidia-caps/nvidia-cap2"),
+    Fault(
+        "nodes-not-given",
+        machine=TWO_H100 + "params: {ModifyDeviceFiles: 0}\ndeviate: {missing: [/dev/nvidia1]}",
+        severity="note",
+    ),
     Fault("node-wrong-number", "rm /dev/nvidia-uvm; mknod -m 666 /dev/nvidia-uvm c 99 0"),
     Fault("node-not-device", "rm /dev/nvidia-uvm; touch /dev/nvidia-uvm"),
     Fault("node-permissions", "chmod 0660 /dev/nvidia0", severity="warning"),

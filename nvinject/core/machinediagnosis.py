@@ -5,7 +5,7 @@ looking (host.examination), and what is above the driver (servicediagnosis.py).
 """
 
 from nvinject.core import catalog
-from nvinject.core.finding import ERROR, WARNING, Finding
+from nvinject.core.finding import ERROR, NOTE, WARNING, Finding
 from nvinject.record import Record
 
 DRIVER = "nvidia"
@@ -61,7 +61,8 @@ class Machine(Record):
     `libraries` are (start of the SONAME, version) of libraries that are not of the module's version; `has_libraries`
     tells whether one of every installation is there in the module's version. `unlinked` are nodes without their link
     in /dev/char, observed only where systemd sets device rules. `mps` is None where nothing tells of that service.
-    `faults` are things that could not be read.
+    `faults` are things that could not be read. Where nodes are given (`is_given_nodes`: the driver makes none), those
+    that are missing are not this host's.
     """
 
     pci: tuple[PciFunction, ...] | None = None
@@ -75,6 +76,7 @@ class Machine(Record):
     in_loader_cache: bool = True
     libraries: tuple[tuple[str, str], ...] = ()
     firmware: int = 0
+    is_given_nodes: bool = False
     nodes: tuple[NodeState, ...] = ()
     unlinked: tuple[str, ...] = ()
     nvml: NvmlState | None = None
@@ -285,7 +287,7 @@ def judge_libraries(machine: Machine) -> list[Finding]:
                 remedy="ldconfig",
             )
         )
-    if machine.open_source and not machine.firmware:
+    if machine.open_source and not machine.firmware and not machine.is_given_nodes:
         findings.append(
             Finding(
                 name="firmware-missing",
@@ -299,11 +301,31 @@ def judge_libraries(machine: Machine) -> list[Finding]:
     return findings
 
 
+def _may_be_absent(node: NodeState) -> bool:
+    return node.kind == "missing" and not node.path.endswith("/nvidiactl")
+
+
 def judge_nodes(machine: Machine) -> list[Finding]:
     """Return what is wrong with device nodes."""
     findings = []
     kinds = {"missing": "node-missing", "number": "node-wrong-number", "type": "node-not-device"}
+    absent = [node.path for node in machine.nodes if machine.is_given_nodes and _may_be_absent(node)]
+    if absent:
+        more = f" and {len(absent) - 3} more" if len(absent) > 3 else ""
+        findings.append(
+            Finding(
+                name="nodes-not-given",
+                layer="nodes",
+                severity=NOTE,
+                what=f"{', '.join(absent[:3])}{more} are missing, and the driver's parameter ModifyDeviceFiles is 0",
+                why="somebody else decides which nodes there are, as for a host that is a container (kind, LXD); "
+                "containers get the GPUs whose nodes are here",
+                remedy="on a machine of its own make them: nvinject system create-device-nodes --all-devices",
+            )
+        )
     for node in machine.nodes:
+        if node.path in absent:
+            continue
         if node.kind:
             findings.append(
                 Finding(
@@ -362,7 +384,7 @@ def judge_nvml(machine: Machine) -> list[Finding]:
         ]
     findings = [_lost(text) for text in state.lost]
     unseen = [bus_id for bus_id in machine.shown if bus_id not in state.gpus]
-    if unseen and not state.lost and not closed:
+    if unseen and not state.lost and not closed and not machine.is_given_nodes:
         findings.append(
             Finding(
                 name="gpu-unseen",

@@ -12,7 +12,7 @@ from nvinject.core.policy import Policy
 from nvinject.errors import HostError
 from nvinject.formats import nvproc
 from nvinject.host import driver, files
-from nvinject.host.gpus import GPU_DIRECTORY, parse_pci_address
+from nvinject.host.gpus import GPU_DIRECTORY, is_given_nodes, parse_pci_address
 from nvinject.host.inventory import configured_directories, device_root
 from nvinject.host.libraries import LOADER_CACHE, LibrarySearch, find_libraries
 from nvinject.host.mps import find_fault, pipe_directory
@@ -61,6 +61,7 @@ def _examine(policy: Policy) -> Machine:
             in_loader_cache=not root.exists(policy.ldcache or LOADER_CACHE) or len(search.places) == 1,
             libraries=search.other_versions,
             firmware=len(files.find_firmware(root, catalog.FIRMWARE, version, roots.sys)) if version else 0,
+            is_given_nodes=is_given_nodes(proc),
             nodes=nodes,
             unlinked=find_unlinked(policy, dev) if version else (),
         )

@@ -95,14 +95,14 @@ def find_gpus(proc: Root, nodes: Nodes) -> tuple[Gpu, ...]:
             nodes.notes.append(f"the GPU at {bus_id} {problem} and is left out")
             continue
         gpu = _describe_gpu(proc, nodes, len(gpus), f"/proc{GPU_DIRECTORY}/{name}", bus_id, information)
-        if gpu.node_fault.endswith(" is missing") and _is_given_nodes(proc):
+        if gpu.node_fault.endswith(" is missing") and is_given_nodes(proc):
             nodes.notes.append(f"the GPU at {bus_id} is left out: {gpu.node_fault}, and ModifyDeviceFiles is 0")
             continue
         gpus.append(gpu)
     return tuple(gpus)
 
 
-def _is_given_nodes(proc: Root) -> bool:
+def is_given_nodes(proc: Root) -> bool:
     """Tell whether somebody else decides which nodes there are, as injectors do for a node that is a container itself.
 
     The kernel shows a nested node (kind, LXD) all GPUs of the machine. It has those whose nodes it was given, and NVML

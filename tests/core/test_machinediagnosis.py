@@ -46,6 +46,12 @@ FAULTS = [
     ("loader-cache-stale", HEALTHY.replace(in_loader_cache=False)),
     ("firmware-missing", HEALTHY.replace(firmware=0)),
     ("node-missing", HEALTHY.replace(nodes=(NODE.replace(kind="missing", fault="/dev/nvidia0 is missing"),))),
+    (
+        "nodes-not-given",
+        HEALTHY.replace(
+            nodes=(NODE.replace(kind="missing", fault="/dev/nvidia0 is missing"),), firmware=0, is_given_nodes=True
+        ),
+    ),
     ("node-wrong-number", HEALTHY.replace(nodes=(NODE.replace(kind="number", fault="/dev/nvidia0 is device 1:1"),))),
     ("node-not-device", HEALTHY.replace(nodes=(NODE.replace(kind="type", fault="/dev/nvidia0 is a regular file"),))),
     ("node-permissions", HEALTHY.replace(nodes=(NODE.replace(mode=0o660),))),
