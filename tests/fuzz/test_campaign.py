@@ -23,7 +23,7 @@ def test_seeds(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(TARGETS))
 def test_short_campaign(tmp_path: Path, name: str) -> None:
     if importlib.util.find_spec("atheris") is None:
-        pytest.skip("atheris is not installed; it is what fuzzes (pip install atheris)")
+        pytest.skip("atheris is not installed; it is what fuzzes (pip install -e .[fuzz])")
     done = subprocess.run(
         [sys.executable, str(CAMPAIGN), name, f"-runs={RUNS}", "-seed=4711", "-max_len=4096", "-timeout=20"],
         cwd=tmp_path,
