@@ -101,5 +101,19 @@ def test_amendments_add_remove_and_move() -> None:
     assert f"libx.so.1 (64) {LIBRARIES}/libx.so.570.133.20" in view.cache
 
 
+def test_a_machine_that_lists_what_containers_get() -> None:
+    """The same files for all, the nodes of each device, and nothing that depends on capabilities or the image."""
+    both = expand(Injected(gpus=(0, 1), capabilities=("graphics",)), machine="igx-orin", image="rpm")
+    first = expand(Injected(gpus=(0,)), machine="igx-orin")
+    none = expand(Injected(gpus=()), machine="igx-orin")
+    assert both.links == first.links == none.links
+    assert both.cache == first.cache == none.cache
+    assert none.nodes == {}
+    assert both.nodes["/dev/dri/card1"] == "226:1 0660"
+    assert "/dev/nvidia1" not in first.nodes
+    assert len(both.rules) == len(set(both.rules))
+    assert {path for path in none.mounts if path in first.mounts} == set(none.mounts)
+
+
 def test_without_rules_there_are_none() -> None:
     assert expand(Injected(gpus=(0, 1), rules=False)).rules == []

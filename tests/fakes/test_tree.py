@@ -10,6 +10,7 @@ import pytest
 
 from nvfakes import declaration, elf, tree
 from nvfakes.machine import Machine
+from nvfakes.nvml import image
 
 DRIVER_TREE = (Path(__file__).parent / "driver-tree-570.txt").read_text().split()
 
@@ -136,3 +137,23 @@ def test_a_library_of_no_driver_package_has_the_soname_that_is_given(tmp_path: P
     assert (library.is_symlink(), elf.read_soname(str(library))) == (True, "libnvidia-nscq.so.2")
     assert elf.read_soname(str(tmp_path / "opt/libx.so.3.4")) == "libx.so.3"
     assert b"libnvidia-nscq.so.2\0" in (tmp_path / "etc/ld.so.cache").read_bytes()
+
+
+def test_a_driver_that_no_package_brings_has_the_listed_libraries_alone() -> None:
+    """NVML and CUDA among them answer; the kernel's side is there as usual."""
+    machine = parse(
+        "driver: {version: 540.4.0, packaged: false}\n"
+        "gpus: [{model: orin}]\n"
+        "libraries: [/usr/lib/tegra/libnvidia-ml.so.1, /usr/lib/tegra/libcuda.so.1.1, /usr/lib/tegra/libnvrm_gpu.so]"
+    )
+    found = {entry.path: entry for entry in tree.entries(machine)}
+    assert [path for path in found if path.startswith(("/usr/", "/etc/"))] == [
+        *("/usr/lib/tegra/libcuda.so.1.1", "/usr/lib/tegra/libnvidia-ml.so.1", "/usr/lib/tegra/libnvrm_gpu.so")
+    ]
+    assert {"/dev/nvidia0", "/dev/nvidiactl", "/proc/driver/nvidia/version"} <= set(found)
+    nvml, stub = found["/usr/lib/tegra/libnvidia-ml.so.1"], found["/usr/lib/tegra/libnvrm_gpu.so"]
+    assert isinstance(nvml, tree.File)
+    assert isinstance(stub, tree.File)
+    assert image.read(nvml.data)["g0.name"] == "Orin (nvgpu)"
+    assert len(stub.data) < 4096
+    assert machine.answering_libraries == ("/usr/lib/tegra/libnvidia-ml.so.1", "/usr/lib/tegra/libcuda.so.1.1")
