@@ -9,7 +9,7 @@ import os
 import subprocess
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from nvconform.setup import HOOK_SECONDS, Setup
 from nvconform.stage import Stage
 
 LOADER_CACHE = "/etc/ld.so.cache"
+FOLDERS_CONF = "/etc/ld.so.conf.d/00-nvcr-nvinject.conf"
 
 
 class Attempt:
@@ -181,7 +182,14 @@ class Attempt:
 
     def _expectation(self) -> Expectation:
         """Return the expectation with `${name}` filled in, as far as the names are known by now."""
-        return build(Expectation, substituted(asdict(self.case.expect), self.stage.names))
+        expect = build(Expectation, substituted(asdict(self.case.expect), self.stage.names))
+        injected, lists = expect.injected, self.setup.sets["machines"].get(self.case.machine, {}).get("lists", {})
+        # Such libraries do not lie where the image's own ldconfig looks; no shim can note that in read-only containers.
+        noted = not (self.case.container.readonly and self.setup.is_runtime)
+        if injected is None or not injected.cache or not lists.get("cache") or not noted:
+            return expect
+        files = (*injected.also.files, FOLDERS_CONF)
+        return replace(expect, injected=replace(injected, also=replace(injected.also, files=files)))
 
     def _expander(self, injected: Injected) -> Expander:
         nodes = observe.machine_nodes(self.stage.device_root)

@@ -94,7 +94,7 @@ def plan(inventory: Inventory, request: ContainerRequest, policy: Policy, layout
         *plan_imex_channels(inventory, request, policy),
         *extras,
         *plan_search_paths(request, policy, layout),
-        *plan_folders(layout, libraries, usual),
+        *plan_folders(inventory, layout, libraries, usual),
     ]
     cache, notes = plan_loader_cache(inventory, policy, layout, libraries, selection.gpus)
     return Plan(
@@ -232,14 +232,17 @@ def arrange(layout: ContainerLayout, policy: Policy) -> ContainerLayout:
     )
 
 
-def plan_folders(layout: ContainerLayout, libraries: tuple[Library, ...], usual: str) -> list[Operation]:
+def plan_folders(
+    inventory: Inventory, layout: ContainerLayout, libraries: tuple[Library, ...], usual: str
+) -> list[Operation]:
     """Have the image's own ldconfig find folders that are not the `usual` one, whenever it runs later.
 
     Of images that are not known the hook that updates the cache does that.
     """
+    as_usual = layout.library_directory == usual and inventory.listing is None
     placed = [library_directory(layout, library) for library in libraries if not library.is_module]
     folders = [folder for folder in dict.fromkeys(placed) if folder not in {"", usual}]
-    if not folders or not layout.is_known or layout.musl_path_file or layout.library_directory == usual:
+    if not folders or not layout.is_known or layout.musl_path_file or as_usual:
         return []
     return [
         WriteFile(

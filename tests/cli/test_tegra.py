@@ -119,7 +119,7 @@ def test_plan(machines: dict[str, Path], tmp_path: Path, capsys: Capture) -> Non
     reasons = {operation["reason"] for operation in plan["operations"]}
     assert {"listed in drivers.csv, line 12", f"GPU 0 ({UUID})"} <= reasons
     assert {one["operation"] for one in plan["operations"]} == {
-        *("BindFile", "CreateSymlink", "BindDevice", "AllowDevice", "UpdateLoaderCache")
+        *("BindFile", "CreateSymlink", "BindDevice", "AllowDevice", "WriteFile", "UpdateLoaderCache")
     }
 
 

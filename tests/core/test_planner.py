@@ -663,6 +663,8 @@ def test_a_host_that_lists_what_containers_get(devices: str, nodes: int, capabil
         ("/usr/lib/tegra/libcuda.so", "libcuda.so.1.1"),
         ("/usr/lib/tegra/libcuda.so.1", "libcuda.so.1.1"),
     ]
+    (folders,) = [one for one in found if isinstance(one, WriteFile)]
+    assert folders.content == "/usr/lib/tegra\n"
     (cache,) = [one for one in found if isinstance(one, UpdateLoaderCache)]
     assert (cache.directories, cache.libraries[0].path) == (("/usr/lib/tegra",), "/usr/lib/tegra/libcuda.so.1")
 
