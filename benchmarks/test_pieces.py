@@ -65,7 +65,7 @@ def image(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
 
 def test_config_json(benchmark: BenchmarkFixture) -> None:
     """The container's description."""
-    case = {"group": "hook", "mounts": 40, "environment": ASKS}
+    case = {"group": "hook", "implementation": "", "mounts": 40, "rules": 0, "environment": ASKS}
     data = json.dumps(scene.specification(case, "/x"), indent=1).encode()
     spec = benchmark(parse_spec, data, "config.json")
     assert spec.environment[-2:] == ASKS
