@@ -29,7 +29,7 @@ from nvinject.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 USUAL_LISTS = ("devices.csv", "drivers.csv", "l4t.csv")
 SUFFIX = ".csv"
@@ -471,9 +471,8 @@ class Search:
                 taken = True
         return taken
 
-    def take_each(self, listed: Listed, places: "Iterable[str]", is_kind: "object") -> bool:
+    def take_each(self, listed: Listed, places: "Iterable[str]", is_kind: "Callable[[int], bool]") -> bool:
         """Take what the first of several patterns finds of one kind."""
-        assert callable(is_kind)
         for place in places:
             located = [self.root.locate(path) for path in expand(self.root, place)]
             found = [one for one in located if one is not None and is_kind(one[1].st_mode)]
