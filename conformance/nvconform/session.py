@@ -147,7 +147,9 @@ class WorkerProcess:
         if user is not None:
             modules = session.guest.modules(self.python)
             if Path(machine_path).is_file():
-                machine_path = str(shutil.copy(machine_path, modules))
+                # A copy of its own: sessions at the same time share the folder of modules.
+                machine_path = str(shutil.copy(machine_path, f"{self.work}.yaml"))
+                Path(machine_path).chmod(0o644)
             environment["PYTHONPATH"] = str(modules)
         python = self.python if user is not None or lane != "root" else sys.executable
         become: list[str] = []
@@ -221,6 +223,7 @@ class WorkerProcess:
         self.errors.close()
         for directory in (self.work, self.machine):
             shutil.rmtree(directory, ignore_errors=True)
+        Path(f"{self.work}.yaml").unlink(missing_ok=True)
 
     def _last_words(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
