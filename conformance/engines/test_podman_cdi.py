@@ -222,6 +222,8 @@ def test_user_namespaces(base: Path, images: dict[str, bytes], open_folder: Path
     if shutil.which(runtime, path=f"{os.environ['PATH']}:/usr/sbin") is None:
         pytest.skip(f"{runtime} is missing")
     python, here = open_python(), Path(__file__).parents[2]
+    if not all(place.stat().st_mode & 0o001 for place in (here, *here.parents)):
+        pytest.skip(f"hooks run as an ordinary user, to whom {here} is closed")
     install = f"import sys; sys.path.insert(0, {str(here)!r}); from nvinject.cli.main import main; main(sys.argv[1:])"
     command = [python, "-c", install, "install", "--prefix", str(open_folder / "prefix"), "--links"]
     subprocess.run(command, check=True, capture_output=True, timeout=60)
@@ -230,11 +232,18 @@ def test_user_namespaces(base: Path, images: dict[str, bytes], open_folder: Path
     (podman.specs / "nvidia.yaml").write_text(NAMESPACE_SPEC.format(hook=hook))
     try:
         podman.load("deb", images["deb"])
+        mapped = ("--uidmap=0:100000:65536", "--gidmap=0:100000:65536")
         done = podman.run(
             "busybox readlink /usr/lib/b; busybox cat /etc/ld.so.conf.d/*; busybox ls -n /etc/ld.so.cache",
             "nvidia.com/gpu=0",
-            options=("--uidmap=0:100000:65536", "--gidmap=0:100000:65536"),
+            options=mapped,
         )
+        if done.returncode != 0 and runtime == "crun":
+            # crun 1.21 goes to the bundle first, which podman closes to the container's root.
+            (podman.specs / "nvidia.yaml").write_text(NAMESPACE_SPEC.format(hook="/bin/true"))
+            tried = podman.run("true", "nvidia.com/gpu=0", options=mapped)
+            if tried.returncode != 0:
+                pytest.skip(f"crun runs no hook at all here: {tried.stderr.strip().splitlines()[-1]}")
         assert done.returncode == 0, done.stderr
         link, folder, cache = done.stdout.splitlines()
         assert (link, folder, cache.split()[2:4]) == ("a", "/opt/nvidia", ["0", "0"])
