@@ -32,6 +32,12 @@ else:
         except OSError:
             pass  # close(2): the descriptor is free whatever it says
 
+    def makedirs(name, mode=0o777, exist_ok=False):  # noqa: FBT002 # as in os
+        """Make a directory and those above it."""
+        import os  # rarely needed: what is made in a container's start mostly lies in a directory that is there
+
+        os.makedirs(name, mode, exist_ok)
+
     def fsencode(filename):
         """Return a path as bytes."""
         filename = fspath(filename)
@@ -55,3 +61,45 @@ else:
             """Return the directory part of a path."""
             head = name[: name.rfind("/") + 1]
             return head.rstrip("/") or head
+
+        @staticmethod
+        def join(first, second):
+            """Put two paths together."""
+            if second.startswith("/") or not first:
+                return second
+            return first + second if first.endswith("/") else f"{first}/{second}"
+
+        @staticmethod
+        def abspath(name):
+            """Return a path from the root, without empty, `.` and `..` components."""
+            parts = name.split("/")
+            if not parts[0] and len(parts) > 1 and not {"", ".", ".."} & {*parts[1:]}:
+                return name
+            from posixpath import abspath  # what engines give is as it should be, and this imports os
+
+            return abspath(name)
+
+        @staticmethod
+        def exists(name):
+            """Tell whether there is something, behind a link too."""
+            try:
+                stat(name)  # noqa: F405
+            except (OSError, ValueError):
+                return False
+            return True
+
+        @staticmethod
+        def isdir(name):
+            """Tell whether there is a directory, behind a link too."""
+            try:
+                return stat(name).st_mode & 0o170000 == 0o040000  # noqa: F405
+            except (OSError, ValueError):
+                return False
+
+        @staticmethod
+        def isfile(name):
+            """Tell whether there is a regular file, behind a link too."""
+            try:
+                return stat(name).st_mode & 0o170000 == 0o100000  # noqa: F405
+            except (OSError, ValueError):
+                return False

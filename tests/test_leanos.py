@@ -20,7 +20,7 @@ def test_names_are_those_of_os() -> None:
     names = [name for name in dir(leanos) if not name.startswith("__") and name in dir(os)]
     same = {name for name in names if getattr(leanos, name) is getattr(os, name)}
     assert {"open", "stat", "O_RDONLY", "_exit", "getpid"} <= same
-    assert set(names) - same == {"fsencode", "fsdecode", "fdopen", "path", "sys"} - same
+    assert set(names) - same == {"fsencode", "fsdecode", "fdopen", "makedirs", "path", "sys"} - same
 
 
 def test_it_does_not_import_os() -> None:
@@ -42,6 +42,22 @@ def test_paths(path: str) -> None:
     assert leanos.fsencode(path) == os.fsencode(path)
     assert leanos.fsdecode(leanos.fsencode(path)) == path
     assert leanos.path.dirname(path) == os.path.dirname(path)
+    assert leanos.path.abspath(path) == os.path.abspath(path)
+    for test in ("exists", "isdir", "isfile"):
+        assert getattr(leanos.path, test)(path) == getattr(os.path, test)(path)
+
+
+@given(PATHS, PATHS)
+def test_joined_paths(first: str, second: str) -> None:
+    """As os joins them."""
+    assert leanos.path.join(first, second) == os.path.join(first, second)
+
+
+@pytest.mark.parametrize("path", ["/", "/etc/passwd", "/proc/self/exe", "/no/such", "nul\0"])
+def test_kinds(path: str) -> None:
+    """Behind links too."""
+    for test in ("exists", "isdir", "isfile"):
+        assert getattr(leanos.path, test)(path) == getattr(os.path, test)(path)
 
 
 @pytest.mark.parametrize("other", ["/", "/etc/passwd"])

@@ -4,9 +4,10 @@ Belongs here: which program it is and the state in which it is started. Does not
 that (runtime.py). The launcher has found it already in most cases (shimlauncher.py, which searches in the same way).
 """
 
-import os
+import posix
 import sys
 
+from nvinject import leanos as os
 from nvinject.cli.discovery import search_path
 from nvinject.errors import HostError
 
@@ -42,7 +43,7 @@ def _is_this_program(path: str) -> bool:
     ours = os.path.dirname(os.path.abspath(sys.argv[0]))
     for name in (sys.argv[0], f"{ours}/nvidia-container-runtime"):
         try:
-            if os.path.samefile(path, name):
+            if os.path.samestat(os.stat(path), os.stat(name)):
                 return True
         except OSError:
             continue
@@ -52,7 +53,7 @@ def _is_this_program(path: str) -> bool:
 def run_and_wait(path: str, words: tuple[str, ...]) -> int:
     """Run the low-level runtime with the engine's own words and return its exit code; raises HostError."""
     try:
-        child = os.posix_spawn(path, [path, *words], os.environ, setsigdef=_RESTORED)
+        child = os.posix_spawn(path, [path, *words], posix.environ, setsigdef=_RESTORED)
     except OSError as error:
         raise _cannot_execute(path, error) from error
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -5,10 +5,10 @@ devices and which mode (core.mode), what becomes of config.json (shimmodes.py). 
 passed on byte for byte before configuration or driver are looked at.
 """
 
-import os
 import sys
 
-from nvinject.cli.hook import read_config
+from nvinject import leanos as os
+from nvinject.cli.hook import environment, read_config
 from nvinject.cli.lowlevel import become, find_low_level, run_and_wait
 from nvinject.cli.ocicall import CREATING, parse_call
 from nvinject.cli.shimlog import EngineLog, ShimLog
@@ -66,7 +66,7 @@ def main(arguments: "list[str]") -> int:
     try:
         call = parse_call(words)
         engine = EngineLog(call)
-        low_level = low_level or find_low_level(configured_runtimes(os.environ), os.environ)
+        low_level = low_level or find_low_level(configured_runtimes(environment()), environment())
         if call.version:
             print_version()
         elif call.command in CREATING:
@@ -95,7 +95,7 @@ def generated_for(identifier: str) -> "list[str]":
         return []
     from nvinject.render.rundirectory import candidate_bases
 
-    return [f"{base}/{identifier}" for base in candidate_bases(os.environ) if os.path.isdir(f"{base}/{identifier}")]
+    return [f"{base}/{identifier}" for base in candidate_bases(environment()) if os.path.isdir(f"{base}/{identifier}")]
 
 
 def delete(low_level: str, words: tuple[str, ...], folders: "list[str]") -> int:
@@ -168,7 +168,7 @@ def prepare(call: "Call", engine: EngineLog, *, name: str, low_level: str) -> "U
     loose = read_leniently(document)
     asked = ContainerSpec(environment=loose.environment, mounts=loose.mounts, privileged=loose.privileged)
 
-    config = find_config(os.environ)[0]
+    config = find_config(environment())[0]
     if not (might_ask(asked, swarm_names_without_parsing(config)) or might_name_devices(annotations)):
         return _nothing
     policy = load(config, name, certain=might_ask(asked) or names_own_devices(annotations))

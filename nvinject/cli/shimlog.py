@@ -4,10 +4,10 @@ Belongs here: the engine's two formats. Does not belong here: messages. containe
 file that it names with --log, so an error that only went to standard error would be lost.
 """
 
-import os
 import sys
 import time
 
+from nvinject import leanos as os
 from nvinject.cli.debuglog import Log
 from nvinject.formats.jsonio import dumps
 

@@ -4,10 +4,11 @@ Belongs here: the steps of each way, and what is undone when one fails. Does not
 (core.mode), and the steps themselves. Requirements of the image hold in each of them.
 """
 
-import os
 import stat
 import sys
 
+from nvinject import leanos as os
+from nvinject.cli.hook import environment
 from nvinject.core.mode import plain_devices, qualify
 from nvinject.core.policy import WARN
 from nvinject.core.request import make_request, read_extras, read_limited, read_requirements
@@ -88,7 +89,8 @@ class Shim:
         """Leave the work to a prestart hook; one that the engine has put there gives way to it."""
         oci.remove_hooks(self.document)
         path, words = self.policy.hook_path, ["prestart"]
-        variables = [f"{name}={os.environ[name]}" for name in CONFIG_VARIABLES if os.environ.get(name)]
+        environ = environment()
+        variables = [f"{name}={environ[name]}" for name in CONFIG_VARIABLES if environ.get(name)]
         if not path.startswith("/"):
             path, words = find_launcher(), ["hook", "-legacy", "prestart"]
         oci.add_hook(self.document, "prestart", path, tuple(words), (HOOK_PATH, *variables))
@@ -129,7 +131,7 @@ class Shim:
 
         needed = needed_attributes(requirements)
         inventory = discover_host(
-            self.policy, ("utility",), os.environ, nvml=bool(needed & NVML_ATTRIBUTES), version="driver" in needed
+            self.policy, ("utility",), environment(), nvml=bool(needed & NVML_ATTRIBUTES), version="driver" in needed
         )
         try:
             gpus = select(tuple(name.partition("=")[2] for name in names), inventory.gpus).gpus
@@ -152,7 +154,7 @@ class Shim:
 
             if NO_SOCKETS_FLAG in policy.jit_feature_flags:
                 policy = policy.replace(leave_out=(*policy.leave_out, *SOCKET_NAMES))
-        inventory = discover_for(request, policy, os.environ)
+        inventory = discover_for(request, policy, environment())
         root_fd = self.open_rootfs()
         try:
             plan = self.make_plan(inventory, request, root_fd)
@@ -263,11 +265,13 @@ class Shim:
         """Make the container's run directory and sweep those of containers that are gone."""
         from nvinject.render.rundirectory import RunDirectory, choose_base, state_directory, sweep
 
-        base = choose_base(os.environ)
+        base = choose_base(environment())
         for name in sweep(base):
             self.log.write(f"removed what was left of container {name}")
         self.folder = RunDirectory(base, self.call.identifier)
-        self.folder.make(self.bundle, state_directory(self.low_level, self.call.root, self.call.identifier, os.environ))
+        self.folder.make(
+            self.bundle, state_directory(self.low_level, self.call.root, self.call.identifier, environment())
+        )
         self.folder.fill(files, label)
 
     def add_hook(
@@ -348,7 +352,7 @@ class Shim:
         request = read_limited(self.asked, tuple(name.partition("=")[2] for name in names))
         if request is None:
             return
-        inventory = discover_for(request, self.policy, os.environ)
+        inventory = discover_for(request, self.policy, environment())
         operations, warnings = plan_limits(
             inventory, request, self.policy, UNKNOWN_IMAGE, select(request.devices, inventory.gpus)
         )
@@ -392,10 +396,11 @@ def in_user_namespace() -> bool:
 
 def find_launcher() -> str:
     """Return the launcher that runs us, which is the only safe way to start a hook; raises HostError without one."""
-    path = os.path.realpath(sys.argv[0])
+    path = os.path.abspath(sys.argv[0])
     try:
         with open(path, "rb") as file:
             head = file.read(512)
+            path = os.readlink(f"/proc/self/fd/{file.fileno()}")  # behind links
         isolated = head.partition(b"\n")[0].endswith(b" -IS") and stat.S_IMODE(os.stat(path).st_mode) & 0o111
     except OSError:
         isolated = 0

@@ -4,9 +4,9 @@ Belongs here: writing the file so that there is always a whole one. Does not bel
 injection.py).
 """
 
-import os
 import stat
 
+from nvinject import leanos as os
 from nvinject.errors import ContainerError
 from nvinject.formats.jsonio import dumps
 from nvinject.linux.inroot import temporary_name

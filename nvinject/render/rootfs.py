@@ -5,9 +5,9 @@ are done here (oci.py), how they are done (operations.py, loadercache.py). No mo
 nothing of it runs, but the image is as hostile as ever: all paths are resolved below the root's descriptor.
 """
 
-import os
 import stat
 
+from nvinject import leanos as os
 from nvinject.core.plan import BindFile, CreateSymlink, MaskDirectory, UpdateLoaderCache
 from nvinject.errors import ContainerError, NvinjectError
 from nvinject.leanos import close_quietly

@@ -6,10 +6,10 @@ removes a container's folder after `delete`.
 """
 
 import errno
-import os
 import stat
 import time
 
+from nvinject import leanos as os
 from nvinject.errors import ContainerError, InputError, quoted
 from nvinject.formats.jsonio import JSONError, dumps, loads
 from nvinject.linux.inroot import ignore_absence
