@@ -133,7 +133,7 @@ if [ -p "$folder/call" ] && [ -p "$folder/answer" ] && read -r process rest </pr
     esac
   done
   if [ -n "$busy" ]; then
-    echo 'nvinject: the process that changes the container was ended; see whether the host is short of memory' >&2
+    echo 'nvinject: the process that changes the container was ended; create the container anew' >&2
     exit 6
   fi
 fi

@@ -245,7 +245,7 @@ class Shim:
             self.generate(generated, traits.label)
         oci.write_plan(self.document, division, traits, self.folder.path if self.folder else "")
         if division.hook:
-            division = self.add_hook(division, decision, root_fd, launcher)
+            division = self.add_hook(division, traits, decision, root_fd, launcher)
         if limits:
             self.add_limits(limits, launcher)
         self.finish(division, root_fd)
@@ -275,7 +275,7 @@ class Shim:
         self.folder.fill(files, label)
 
     def add_hook(
-        self, division: oci.Division, decision: "DecideCompat | None", root_fd: int, launcher: str
+        self, division: oci.Division, traits: oci.Traits, decision: "DecideCompat | None", root_fd: int, launcher: str
     ) -> oci.Division:
         """Add the one hook, and leave in the run directory what it has to do; returns what is left to do here.
 
@@ -299,7 +299,8 @@ class Shim:
         )
         path = launcher
         words: tuple[str, ...] = (oci.HOOK_COMMAND, self.folder.path)
-        if root_fd >= 0 and os.access(launcher + oci.HOOK_SCRIPT, os.X_OK):
+        # In a user namespace the hook is another user, and its work is not for one who is the host's root.
+        if root_fd >= 0 and not traits.bind_devices and os.access(launcher + oci.HOOK_SCRIPT, os.X_OK):
             path, words = launcher + oci.HOOK_SCRIPT, (self.folder.path,)
             at_once, slow = split_slow(division.rootfs, root_fd)
             self.standby = self.make_standby(self.folder.path, slow, plan, root_fd)
@@ -319,7 +320,7 @@ class Shim:
         try:
             return Standby(folder, rootfs, plan, root_fd)
         except OSError as error:
-            self.log.write(f"the hook will do its work itself: {error.filename}: {error.strerror}")
+            self.log.write(f"the hook will do its work itself: {error}")
             return None
 
     def stand_by(self) -> None:
@@ -327,8 +328,8 @@ class Shim:
         if self.standby is not None:
             try:
                 self.standby.start()
-            except OSError as error:
-                self.log.write(f"the hook will do its work itself: cannot fork: {error.strerror}")
+            except (AttributeError, OSError) as error:  # a Python that was built without pidfd_open(2)
+                self.log.write(f"the hook will do its work itself: {error}")
                 self.standby.close()
 
     def add_limits(self, limits: "tuple[LimitMemory, ...]", launcher: str) -> None:

@@ -10,8 +10,11 @@ its working directory, the hook can still do everything itself, and does so wher
 says that it is busy, and if it ends before its work does, the container fails.
 """
 
+import sys
+
 from nvinject import leanos as os
 from nvinject.cli.debuglog import Log
+from nvinject.cli.main import INTERNAL_ERROR
 from nvinject.leanos import _exit
 from nvinject.linux import namespaces
 from nvinject.render.planfile import ANSWER, CALL
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 
 BUSY = b"busy\n"
 HOOK_INPUT = 9  # where the script keeps its standard input: a shell's `read` puts another one in its place meanwhile
+_SIGNALS = (1, 2, 3, 15)  # HUP, INT, QUIT, TERM, on every architecture
 _SIZE = 64  # bytes of a process id and a newline, with room
 _FIFO = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC  # fifo(7): to open for both never waits for another side
 _PATH = os.O_PATH | os.O_CLOEXEC
@@ -38,7 +42,7 @@ class Standby:
     """
 
     def __init__(self, folder: str, rootfs: "tuple[Operation, ...]", plan: "HookPlan", root_fd: int) -> None:
-        """Make and open the FIFOs, and keep the root file system open; raises OSError."""
+        """Make and open the FIFOs, and keep the root file system open where it is needed; raises OSError."""
         self._folder = folder
         self._rootfs = rootfs
         self._plan = plan
@@ -50,40 +54,45 @@ class Standby:
                 path = f"{folder}/{name}"
                 os.mkfifo(path, 0o600)
                 self._descriptors.append(os.open(path, _FIFO))
-            self._root_fd = os.open(f"/proc/self/fd/{root_fd}", _PATH | os.O_DIRECTORY)
+            if rootfs:
+                self._root_fd = os.open(f"/proc/self/fd/{root_fd}", _PATH | os.O_DIRECTORY)
         except OSError:
             self.close()
             raise
 
     def close(self) -> None:
         """Close and remove everything: the hook does the work itself."""
+        self._unlink()
         for descriptor in (*self._descriptors, self._root_fd):
             if descriptor >= 0:
                 os.close_quietly(descriptor)
         self._descriptors, self._root_fd = [], -1
-        self._unlink()
-
-    def _unlink(self) -> None:
-        """Remove the FIFOs: those who have them open need no names."""
-        for name in (CALL, ANSWER):
-            try:
-                os.unlink(f"{self._folder}/{name}")
-            except FileNotFoundError:
-                continue
 
     def start(self) -> None:
         """Start the process; raises OSError.
 
-        It ends with the hook, or before the hook has called with this process and what this one becomes.
+        It ends with the hook, or before the hook has called with this process and what this one becomes. It is nobody's
+        child, because crun waits until it has none, and no signal for the engine's group of processes concerns it.
         """
+        from _signal import SIG_BLOCK, SIG_SETMASK, pthread_sigmask  # type: ignore[import-not-found]
+
         runtime = os.pidfd_open(os.getpid())
+        usual = pthread_sigmask(SIG_BLOCK, _SIGNALS)
         try:
-            if os.fork() == 0:
-                self._serve(runtime)
+            child = os.fork()
+            if child == 0:
+                try:
+                    if os.fork() == 0:
+                        self._serve(runtime)
+                finally:
+                    _exit(0)
+            os.waitpid(child, 0)
         finally:
+            pthread_sigmask(SIG_SETMASK, usual)
             os.close(runtime)
 
     def _serve(self, runtime: int) -> "NoReturn":
+        """Do what can be done before the hook calls, and then what it is called for."""
         journal = None
         try:
             _leave_engine()
@@ -94,13 +103,13 @@ class Standby:
             with Log(self._plan.debug, echo=False, title="stand-by") as log:
                 journal, failure = self._write_rootfs(log)
                 process = self._await_call(runtime)
-            self._unlink()
             if not process:
-                journal.undo()
-                _exit(0)
+                self._end_uncalled(journal)
+            self._unlink()
+            hook = os.pidfd_open(process)
             _become(process)
             os.write(self._descriptors[0], BUSY)
-        except Exception:  # noqa: BLE001 - whatever it is, the hook does the work without us, and tells what fails then
+        except BaseException:  # noqa: BLE001 - whatever it is, the hook does the work without us, and tells what fails then
             if journal is not None:
                 journal.undo()
             self._unlink()
@@ -111,20 +120,53 @@ class Standby:
                 raise failure
             return perform(self._plan, read_all(0, "standard input"))
 
+        code = INTERNAL_ERROR
         try:
             code = guard(work)
-            left = journal.undo() if code else journal.commit()
-            if left:
-                complain(f"warning: left behind in the container: {', '.join(left)}")
-            os.write(self._descriptors[0], b"%d\n" % code)
-        finally:
-            _exit(0)
+        except BaseException:  # noqa: BLE001 - guard raises it again where NVINJECT_DEBUG asks for the traceback
+            sys.excepthook(*sys.exc_info())
+        # A hook that was killed meanwhile, as by a time limit, fails the container whatever we did.
+        left = journal.undo() if code or _has_ended(hook) else journal.commit()
+        if left:
+            complain(f"warning: left behind in the container: {', '.join(left)}")
+        os.write(self._descriptors[0], b"%d\n" % code)
+        _exit(0)
+
+    def _end_uncalled(self, journal: "Journal") -> "NoReturn":
+        """End with the runtime; what was done is taken back, unless somebody else has taken over the container.
+
+        A hook that did the work itself removes the FIFOs, and a second create of the same container makes others.
+        """
+        if self._owns_folder():
+            journal.undo()
+            self._unlink()
+        else:
+            journal.commit()
+        _exit(0)
+
+    def _owns_folder(self) -> bool:
+        try:
+            return os.path.samestat(os.lstat(f"{self._folder}/{CALL}"), os.fstat(self._descriptors[1]))
+        except OSError:
+            return False
+
+    def _unlink(self) -> None:
+        """Remove our FIFOs: those who have them open need no names."""
+        for name, descriptor in zip((ANSWER, CALL), self._descriptors):  # noqa: B905 # none or one may be open
+            path = f"{self._folder}/{name}"
+            try:
+                if os.path.samestat(os.lstat(path), os.fstat(descriptor)):
+                    os.unlink(path)
+            except OSError:
+                continue  # it has gone, or goes with the folder
 
     def _write_rootfs(self, log: Log) -> "tuple[Journal, Exception | None]":
         """Do what needs no hook; a failure is the hook's to tell."""
         from nvinject.render.journal import Journal
         from nvinject.render.rootfs import write_rootfs
 
+        if not self._rootfs:
+            return Journal(), None
         try:
             return write_rootfs(self._rootfs, self._root_fd, log.write), None
         except Exception as error:  # noqa: BLE001 - raised again where it can be told
@@ -143,8 +185,18 @@ class Standby:
         return int(os.read(call, _SIZE)) if call in ready else 0
 
 
+def _has_ended(process: int) -> bool:
+    from select import POLLIN, poll
+
+    waiting = poll()
+    waiting.register(process, POLLIN)
+    return bool(waiting.poll(0))
+
+
 def _leave_engine() -> None:
-    """Let go of what the engine gave the runtime: its descriptors would stay open as long as ours."""
+    """Let go of what the engine gave the runtime: session, working directory, descriptors."""
+    os.setsid()
+    os.chdir("/")
     for name in os.listdir("/proc/self/fd"):
         descriptor = int(name)
         try:
@@ -165,6 +217,8 @@ def _become(process: int) -> None:
     messages = os.open("fd/2", os.O_WRONLY | os.O_CLOEXEC, dir_fd=proc)
     directory = os.open("cwd", _PATH | os.O_DIRECTORY, dir_fd=proc)
     namespace = namespaces.open_namespace(proc, "mnt")
+    if namespaces.is_ours(namespace, "mnt"):
+        raise OSError(0, "the caller is in no container", f"/proc/{process}")
     namespaces.enter_mount_namespace(namespace)
     os.fchdir(directory)
     os.dup2(state, 0)

@@ -6,6 +6,7 @@ namespace of its own.
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -175,6 +176,45 @@ def test_a_runtime_that_never_calls(container: Container) -> None:
             break
         subprocess.run(["sleep", "0.1"], check=True)
     assert not os.path.lexists(container.link)
+
+
+def test_it_is_nobodys_child(container: Container) -> None:
+    """A runtime in the foreground may wait for all of its children (crun run), and the stand-by waits for its end."""
+    wait = "import os, sys\ntry: os.waitpid(-1, 0)\nexcept ChildProcessError: sys.exit(5)"
+    assert container.become(f'exec {sys.executable} -c "{wait}"', "started").returncode == 5
+
+
+def test_a_hook_that_did_the_work_itself(container: Container, prefix: Path) -> None:
+    """The stand-by is there and was not called: what the hook did stays."""
+    container.write_plan(LINK)
+    wait = f"until [ -h {container.link} ]; do sleep 0.1; done; rm {container.link}"
+    hook = f"unshare --mount {prefix}/bin/nvinject create-container {container.folder} <{container.state}"
+    assert container.become(f"{wait}; {hook}; sleep 0.2", "started").returncode == 0
+    subprocess.run(["sleep", "0.5"], check=True)
+    assert os.readlink(container.link) == "libcuda.so.1.2"
+
+
+def test_a_traceback_that_was_asked_for(container: Container, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no reason to leave anything behind."""
+    container.write_plan(LINK, BindFile(reason="test", source="/no/such", target="/etc/params", flags=("ro",)))
+    monkeypatch.setenv("NVINJECT_DEBUG", "1")
+    done = container.run("started")
+    assert done.returncode in {7, 70}
+    assert "/no/such" in done.stderr
+    assert not os.path.lexists(container.link)
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
+def test_signals_for_the_engines_processes(container: Container, number: signal.Signals) -> None:
+    """They are for the runtime, which decides what becomes of the container."""
+    quiet = "".join(f"trap : {name}; " for name in ("HUP", "INT", "TERM"))
+    wait = f"{quiet}until [ -h {container.link} ]; do sleep 0.1; done; kill -{number.value} 0 2>/dev/null"
+    inside = f"mount --make-rprivate /; {container.hook} {container.folder} <{container.state}"
+    runtime = f"{wait}; unshare --mount sh -c '{inside}'"
+    words = [sys.executable, "-c", SHIM, str(container.folder), str(container.rootfs), runtime, "started"]
+    done = subprocess.run(words, capture_output=True, check=False, timeout=SECONDS, start_new_session=True)
+    assert done.returncode == 0, done.stderr
+    assert os.readlink(container.link) == "libcuda.so.1.2"
 
 
 def test_it_lets_go_of_what_the_engine_gave(container: Container) -> None:
