@@ -327,7 +327,7 @@ class Shim:
         """Start what does the hook's work: the last step before this process becomes the low-level runtime."""
         if self.standby is not None:
             try:
-                self.standby.start()
+                self.standby.start(as_child=self.call.command == "create")
             except (AttributeError, OSError) as error:  # a Python that was built without pidfd_open(2)
                 self.log.write(f"the hook will do its work itself: {error}")
                 self.standby.close()

@@ -31,8 +31,8 @@ links = tuple(one for one in plan.operations if type(one).__name__ == "CreateSym
 rest = plan.replace(operations=tuple(one for one in plan.operations if one not in links))
 if standby != "none":
     by = Standby(folder, links, rest, os.open(rootfs, os.O_PATH))
-    if standby == "started":
-        by.start()
+    if standby in {"started", "child"}:
+        by.start(as_child=standby == "child")
 os.execv("/bin/sh", ["sh", "-c", runtime])
 """
 
@@ -97,7 +97,7 @@ def container(tmp_path: Path, prefix: Path) -> Container:
     return Container(tmp_path, prefix)
 
 
-@pytest.mark.parametrize("standby", ["started", "none", "gone"])
+@pytest.mark.parametrize("standby", ["started", "child", "none", "gone"])
 def test_the_work_is_done_with_and_without_it(container: Container, standby: str) -> None:
     """Where it was not made, or has gone, the hook does everything itself."""
     done = container.run(standby)
