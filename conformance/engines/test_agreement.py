@@ -44,7 +44,7 @@ RUNS = [
         marks=pytest.mark.xdist_group(f"{name}-{runtime}-{lane}-{cgroup}"),
     )
     for name, runtime, cgroup in PAIRS
-    for case in CASES
+    for case in sorted(CASES, key=lambda case: case.machine)  # few machines are up at once
     for lane in case.lanes
     if is_asked(IMPLEMENTATIONS[name], case, lane, cgroup)
 ]

@@ -435,7 +435,9 @@ class ShimRuns:
             text = text.replace(str(top), "RUN")
             if top.exists():
                 for path, found in observe.picture(top).items():
-                    things[f"RUN{path}"] = found
+                    # A FIFO is where two processes meet; the one that stands by removes it in its own time.
+                    if not found.startswith("special 10000 "):
+                        things[f"RUN{path}"] = found
                 # The root's identity, device and inode, is another one each time.
                 for file in top.glob("*.json"):
                     things[f"RUN/{file.name}"] = IDENTITY.sub("N", file.read_text().replace(str(top), "RUN"))

@@ -28,6 +28,7 @@ from nvconform.runtimes import HYBRID_TREE
 
 START_SECONDS = 120.0
 CASE_SECONDS = 120.0
+MOST_WORKERS = 8  # of all sessions of a process: a machine holds its driver files in memory, up to 200 MiB
 
 
 class SessionError(Exception):
@@ -111,14 +112,29 @@ class Session:
     def _worker(self, machine: str, lane: str) -> "WorkerProcess":
         key = machine, lane
         if key not in self.workers:
+            make_room()
             try:
                 self.workers[key] = WorkerProcess(self, machine, lane)
+                _up.append((self, key))
             except (SessionError, Unavailable) as error:
                 self.workers[key] = error
         worker = self.workers[key]
         if isinstance(worker, Exception):
             raise worker
         return worker
+
+
+_up: list[tuple[Session, tuple[str, str]]] = []  # the workers of all sessions, the oldest first
+
+
+def make_room() -> None:
+    """End the oldest workers where there are too many; they are started again when they are needed again."""
+    _up[:] = [(session, key) for session, key in _up if isinstance(session.workers.get(key), WorkerProcess)]
+    while len(_up) >= MOST_WORKERS:
+        session, key = _up.pop(0)
+        worker = session.workers.pop(key)
+        assert isinstance(worker, WorkerProcess)
+        worker.close()
 
 
 class WorkerProcess:
