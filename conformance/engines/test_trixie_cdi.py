@@ -19,7 +19,7 @@ from .image import ImageError, build_archive, build_image, triplet
 from .podman import remove_empty_cgroups
 from .trixie import TrixieError, find_tree, run_in
 
-pytestmark = [pytest.mark.trixie, pytest.mark.xdist_group("trixie")]
+pytestmark = [pytest.mark.trixie, pytest.mark.xdist_group("podman")]
 
 REPOSITORY = Path(__file__).parents[2]
 CONFIGURATION = """\

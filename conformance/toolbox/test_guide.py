@@ -14,7 +14,7 @@ from engines.podman import remove_empty_cgroups
 
 from .conftest import Bench
 
-pytestmark = pytest.mark.xdist_group("guide")
+pytestmark = pytest.mark.xdist_group("podman")
 
 GPUS = [
     "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-000000a0-1111-2222-3333-000000000000)",
