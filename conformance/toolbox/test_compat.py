@@ -69,20 +69,26 @@ def format_table(options: tuple[Option, ...]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def check_document(section: str, options: tuple[Option, ...]) -> None:
+    """Hold a table of the document to the options; TOOLBOX_UPDATE writes it anew."""
+    text = DOCUMENT.read_text()
+    begin, end = f"<!-- begin {section} -->\n", f"<!-- end {section} -->"
+    before, _, rest = text.partition(begin)
+    _, _, after = rest.partition(end)
+    wanted = f"{before}{begin}{format_table(options)}{end}{after}"
+    if os.environ.get("TOOLBOX_UPDATE"):
+        DOCUMENT.write_text(wanted)
+        return
+    assert text == wanted
+
+
 SECTIONS = {"nvidia-container-cli": OPTIONS, "nvidia-ctk system": SYSTEM_OPTIONS}
 
 
 @pytest.mark.parametrize("name", SECTIONS)
 def test_the_document_has_every_option(name: str) -> None:
     """Between its marks, row by row."""
-    text = DOCUMENT.read_text()
-    begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->"
-    before, _, rest = text.partition(begin)
-    _, _, after = rest.partition(end)
-    wanted = f"{before}{begin}{format_table(SECTIONS[name])}{end}{after}"
-    if os.environ.get("TOOLBOX_UPDATE"):
-        DOCUMENT.write_text(wanted)
-    assert text == wanted or os.environ.get("TOOLBOX_UPDATE")
+    check_document(name, SECTIONS[name])
 
 
 # The original's own list, from its argument parsers.

@@ -3,7 +3,6 @@
 TOOLBOX_UPDATE=1 in the environment writes the tables into docs/compat.md.
 """
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from .options import Option
-from .test_compat import DOCUMENT, format_table
+from .test_compat import check_document
 
 RUNTIME = "nvidia-ctk runtime configure"
 PLACES = "--state-dir $T/state --config $T/daemon.json"
@@ -178,14 +177,7 @@ def test_every_name_is_known(tmp_path: Path, option: Option, name: str) -> None:
 @pytest.mark.parametrize("section", SECTIONS)
 def test_the_document_has_every_option(section: str) -> None:
     """Between its marks, row by row."""
-    text = DOCUMENT.read_text()
-    begin, end = f"<!-- begin {section} -->\n", f"<!-- end {section} -->"
-    before, _, rest = text.partition(begin)
-    _, _, after = rest.partition(end)
-    wanted = f"{before}{begin}{format_table(SECTIONS[section])}{end}{after}"
-    if os.environ.get("TOOLBOX_UPDATE"):
-        DOCUMENT.write_text(wanted)
-    assert text == wanted or os.environ.get("TOOLBOX_UPDATE")
+    check_document(section, SECTIONS[section])
 
 
 @pytest.mark.parametrize("program", ORIGINAL)

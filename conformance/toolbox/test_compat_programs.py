@@ -4,7 +4,6 @@ One machine serves a whole section: each run begins with fresh files. TOOLBOX_UP
 tables into docs/compat.md.
 """
 
-import os
 import re
 import shlex
 from functools import cache
@@ -15,7 +14,7 @@ import pytest
 from .conftest import TWO_H100, Bench
 from .options import Option
 from .programs import SECTIONS
-from .test_compat import DOCUMENT, LOG_STAMP, NUMBERS, format_table
+from .test_compat import LOG_STAMP, NUMBERS, check_document
 
 LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 # What a section begins with. The machine's /etc is private; its config.toml is read where nothing is set.
@@ -145,14 +144,7 @@ def test_an_option_does_its_work_or_is_refused(runs: Runs, section: str, option:
 @pytest.mark.parametrize("name", SECTIONS)
 def test_the_document_has_every_option(name: str) -> None:
     """Between its marks, row by row."""
-    text = DOCUMENT.read_text()
-    begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->"
-    before, _, rest = text.partition(begin)
-    _, _, after = rest.partition(end)
-    wanted = f"{before}{begin}{format_table(SECTIONS[name])}{end}{after}"
-    if os.environ.get("TOOLBOX_UPDATE"):
-        DOCUMENT.write_text(wanted)
-    assert text == wanted or os.environ.get("TOOLBOX_UPDATE")
+    check_document(name, SECTIONS[name])
 
 
 # The original's own list: flags by program, and words that are commands.
