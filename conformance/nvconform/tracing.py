@@ -2,7 +2,7 @@
 
 Belongs here: following processes, reading arguments and paths, putting an error in the place of a call. Does not belong
 here: which paths are wrong (tracingpaths.py) and what has to hold after an error (faults.py). python-ptrace has the
-kernel's interface, the registers and the names of calls; its own loop over several processes polls, hence one of ours.
+kernel's interface, its structures and the names of calls; its own loop over several processes polls, hence one of ours.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import platform
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -27,12 +27,27 @@ PTRACE_O_EXITKILL = 0x00100000
 SYSTEM_CALL_STOP = signal.SIGTRAP | 0x80
 PTRACE_EVENT_EXEC = 4
 LEFTOVER_SECONDS = 1.0
-# Newer than python-ptrace's table.
+# Newer than python-ptrace's table; from 424 on all machines have the same numbers.
 NEWER_CALLS = {441: "epoll_pwait2", 442: "mount_setattr", 443: "quotactl_fd", 452: "fchmodat2"}
 
 
 class TracingError(Exception):
     """Programs cannot be traced here; the text says why."""
+
+
+@dataclass(frozen=True)
+class Registers:
+    """Where a machine has a call's number, its arguments and its result: syscall(2), in python-ptrace's names."""
+
+    number: str
+    result: str
+    arguments: tuple[str, ...]
+
+
+REGISTERS = {
+    "x86_64": Registers("orig_rax", "rax", ("rdi", "rsi", "rdx", "r10", "r8", "r9")),
+    "aarch64": Registers("r8", "r0", ("r0", "r1", "r2", "r3", "r4", "r5")),
+}
 
 
 @dataclass(frozen=True)
@@ -81,8 +96,9 @@ OnExit = Callable[[Call, int], None]
 
 
 def unavailable() -> str:
-    """Return why programs cannot be traced here, or "" where they can; found out by doing it."""
+    """Return why calls cannot be traced and replaced here, or "" where they can; found out by doing it."""
     if platform.machine() != "x86_64":
+        # arm64 takes another number from a register set of its own, NT_ARM_SYSTEM_CALL: ptrace(2) has no word of it.
         return f"calls are replaced through the registers of x86_64, and this is {platform.machine()}"
     try:
         outcome = run(["/bin/true"], on_entry=lambda _: None, seconds=10)
@@ -160,6 +176,10 @@ class _Tracer:
         # It would say through logging that its optional parts are missing.
         logging.getLogger("ptrace").setLevel(logging.CRITICAL)
         self.binding: Any = binding
+        try:
+            self.registers = REGISTERS[platform.machine()]
+        except KeyError as error:
+            raise TracingError(f"which registers hold calls is not known of {platform.machine()}") from error
         self.names = call_names()
         self.on_entry = on_entry
         self.on_exit = on_exit
@@ -175,16 +195,13 @@ class _Tracer:
         options = self._options()
         self.binding.ptrace_setoptions(first, options)
         self.known[first] = _Process(0, fresh=False)
-        before = signal.signal(signal.SIGALRM, self._expire)
-        signal.setitimer(signal.ITIMER_REAL, seconds, 0.2)
         self.group = first
-        self.binding.ptrace_syscall(first)
-        try:
-            self._follow(first)
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
-            self._end(first)
+        with self._time_limit(seconds):
+            self.binding.ptrace_syscall(first)
+            try:
+                self._follow(first)
+            finally:
+                self._end(first)
         return self.outcome
 
     @staticmethod
@@ -226,6 +243,20 @@ class _Tracer:
             raise TracingError(f"ptrace is not permitted here, or {command[0]} cannot be started")
         return child
 
+    @contextlib.contextmanager
+    def _time_limit(self, seconds: float) -> Iterator[None]:
+        """Kill the group after a time; the caller's own alarm is set again afterwards."""
+        handler = signal.signal(signal.SIGALRM, self._expire)
+        begun = time.monotonic()
+        delay, interval = signal.setitimer(signal.ITIMER_REAL, seconds, 0.2)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, handler)
+            if delay:
+                signal.setitimer(signal.ITIMER_REAL, max(0.001, delay - time.monotonic() + begun), interval)
+
     def _expire(self, _number: int, _frame: FrameType | None) -> None:
         self.expired = True
         with contextlib.suppress(ProcessLookupError):
@@ -262,51 +293,50 @@ class _Tracer:
         process = self.known.setdefault(pid, _Process(len(self.known)))
         number = os.WSTOPSIG(status)
         event = status >> 16
-        passed = 0
         try:
             if number == SYSTEM_CALL_STOP:
                 self._system_call(pid, process)
-            elif event == PTRACE_EVENT_EXEC:
-                if self.until_exec and os.path.realpath(f"/proc/{pid}/exe") == self.until_exec:
-                    del self.known[pid]
-                    self.binding.ptrace_detach(pid)
-                    return
-            elif event:
-                pass
-            elif process.fresh and number == signal.SIGSTOP:
-                pass  # how a new child begins
-            else:
-                passed = number
+            if event == PTRACE_EVENT_EXEC and self._is_let_go(pid):
+                del self.known[pid]
+                self.binding.ptrace_detach(pid)
+                return
+            begins = process.fresh and number == signal.SIGSTOP
+            is_ours = number == SYSTEM_CALL_STOP or event or begins
             process.fresh = False
-            self.binding.ptrace_syscall(pid, passed)
+            self.binding.ptrace_syscall(pid, 0 if is_ours else number)
         except Exception as error:
             # Killed meanwhile; the next wait tells.
             if getattr(error, "errno", None) != errno.ESRCH and not isinstance(error, ProcessLookupError):
                 raise
 
+    def _is_let_go(self, pid: int) -> bool:
+        return bool(self.until_exec) and os.path.realpath(f"/proc/{pid}/exe") == self.until_exec
+
     def _system_call(self, pid: int, process: _Process) -> None:
         registers = self.binding.ptrace_getregs(pid)
-        if not process.inside:
-            process.inside = True
-            arguments = (
-                *(registers.rdi, registers.rsi, registers.rdx),
-                *(registers.r10, registers.r8, registers.r9),
-            )
-            name = self.names.get(registers.orig_rax, f"call{registers.orig_rax}")
-            process.call = Call(process.order, process.index, pid, name, tuple(int(word) for word in arguments))
-            process.index += 1
-            self.outcome.calls += 1
-            process.failure = self.on_entry(process.call)
-            if process.failure is not None:
-                registers.orig_rax = (1 << 64) - 1  # no such call: nothing is done
-                self.binding.ptrace_setregs(pid, registers)
-            return
-        process.inside = False
+        if process.inside:
+            self._leave(pid, process, registers)
+        else:
+            self._enter(pid, process, registers)
+        process.inside = not process.inside
+
+    def _enter(self, pid: int, process: _Process, registers: Any) -> None:
+        number = getattr(registers, self.registers.number)
+        arguments = tuple(int(getattr(registers, name)) for name in self.registers.arguments)
+        process.call = Call(process.order, process.index, pid, self.names.get(number, f"call{number}"), arguments)
+        process.index += 1
+        self.outcome.calls += 1
+        process.failure = self.on_entry(process.call)
         if process.failure is not None:
-            registers.rax = (1 << 64) - process.failure
+            setattr(registers, self.registers.number, (1 << 64) - 1)  # no such call: nothing is done
+            self.binding.ptrace_setregs(pid, registers)
+
+    def _leave(self, pid: int, process: _Process, registers: Any) -> None:
+        if process.failure is not None:
+            setattr(registers, self.registers.result, (1 << 64) - process.failure)
             self.binding.ptrace_setregs(pid, registers)
         elif self.on_exit is not None and process.call is not None:
-            result = int(registers.rax)
+            result = int(getattr(registers, self.registers.result))
             self.on_exit(process.call, result - (1 << 64) if result >> 63 else result)
 
     def _end(self, first: int) -> None:

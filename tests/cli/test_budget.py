@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 import nvinject
-from nvconform.systemcalls import TracingError, count
+from nvconform.systemcalls import count
+from nvconform.tracing import TracingError
 
 LISTS = Path(__file__).parent / "budgets"
 ASKS = "NVIDIA_VISIBLE_DEVICES=all"
@@ -128,7 +129,7 @@ def test_system_calls_of_a_container_without_gpus(launcher: Path, bundle: Path) 
     write_spec(bundle, "HOME=/")
     try:
         _, floor = count([sys.executable, "-IS", "-c", "pass"])
-        code, calls = count([str(launcher), "hook", "prestart"], stdin=bundle / "state.json")
+        code, calls = count([str(launcher), "hook", "prestart"], stdin=(bundle / "state.json").read_bytes())
     except TracingError as error:
         pytest.skip(str(error))
     assert code == 0

@@ -1,12 +1,15 @@
 """Tracing: calls are seen in parent and child, fail when told to, and nothing is waited for in vain."""
 
 import errno
+import platform
+import signal
 
 import pytest
 
 from nvconform import tracing
 from nvconform.faults import Fault, errors_of, judge_words, sample
-from nvconform.tracing import Call, Outcome
+from nvconform.systemcalls import count
+from nvconform.tracing import Call, Outcome, TracingError
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +54,32 @@ def test_what_is_left_running_is_named_and_ended() -> None:
     outcome = tracing.run(["/bin/sh", "-c", f"sleep 61 & {started}; exit 0"], on_entry=lambda _: None)
     assert outcome.code == 0
     assert [left.split(" ", 1)[1] for left in outcome.left] == ["sleep 61"]
+
+
+def test_the_alarm_of_the_caller_is_set_again() -> None:
+    before, _ = signal.setitimer(signal.ITIMER_REAL, 1000)
+    try:
+        tracing.run(["/bin/true"], on_entry=lambda _: None)
+        assert 0 < signal.getitimer(signal.ITIMER_REAL)[0] < 1000
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, before)
+
+
+def test_a_machine_without_known_registers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
+    with pytest.raises(TracingError, match="riscv64"):
+        tracing.run(["/bin/true"], on_entry=lambda _: None)
+
+
+def test_calls_are_counted_by_name_in_parent_and_child() -> None:
+    code, calls = count(["/bin/sh", "-c", "(exit 3); read -r word; exit $word"], stdin=b"4\n")
+    assert code == 4
+    assert calls["exit_group"] == 2
+
+
+def test_what_is_killed_has_no_count() -> None:
+    with pytest.raises(TracingError, match="killed by signal 9"):
+        count(["/bin/sh", "-c", "kill -9 $$"])
 
 
 # Outcome, the fault's call, what the verdict says of it ("" for nothing).
