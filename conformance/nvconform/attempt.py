@@ -8,7 +8,7 @@ import contextlib
 import os
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -46,8 +46,8 @@ class Attempt:
     def run(self) -> list[str]:
         """Go through the whole case and return the differences."""
         self.stage.set_up()
-        self._rehearse()
         host = self._look_at_host()
+        self._rehearse()
         files = observe.tree(self.stage.rootfs)
         cache = self._cache()
         if self.case.call is not None:
@@ -79,7 +79,7 @@ class Attempt:
         if injected is not None:
             self.expected = expander.expand()
         inside = Inside(self.stage, expander.origins)
-        self.created = self.setup.runtime.create(self.stage.identifier, self.stage.bundle)
+        self.created = self._run_create()
         try:
             self.message = self.stage.report("hook.stderr")
             code = self.stage.report("hook.code").strip()
@@ -92,11 +92,19 @@ class Attempt:
             self._look_at_memory(inside, injected)
         finally:
             self.setup.runtime.delete(self.stage.identifier)
-            self.leftovers = reap()
+            self.leftovers = reap(self._processes())
         self.seen = inside.seen
         self.problems += inside.problems
         if injected is not None:
             self._apply_differences(expander)
+
+    def _run_create(self) -> Created:
+        """Have the container created."""
+        return self.setup.runtime.create(self.stage.identifier, self.stage.bundle)
+
+    def _processes(self) -> set[int]:
+        """Return our children that stay when the container is gone."""
+        return set()
 
     def _look_at_memory(self, inside: Inside, injected: Injected | None) -> None:
         """Look at limits of GPU memory, in the cases that are about them; a container that is refused has none."""
@@ -309,15 +317,18 @@ def substituted(value: Any, names: Mapping[str, str]) -> Any:
     return value
 
 
-def reap() -> list[str]:
-    """Collect ended orphans; return what still runs as our child: something that an injector left behind."""
+def reap(staying: Collection[int] = ()) -> list[str]:
+    """Collect ended orphans; return what still runs as our child: something that an injector left behind.
+
+    `staying` are the process ids of children that are to run on.
+    """
     deadline = time.monotonic() + 1
     left: list[str] = []
     while time.monotonic() < deadline:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        left = observe.children_of(os.getpid())
+        left = [text for text in observe.children_of(os.getpid()) if int(text.split(" ")[0]) not in staying]
         if not left:
             break
         time.sleep(0.01)

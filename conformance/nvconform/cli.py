@@ -16,6 +16,7 @@ from typing import Any
 from nvconform import implementations, junit, matrix, page, report
 from nvconform.case import LANES, Case
 from nvconform.casefile import SCHEMA_FILE, cases_directory, find, known_profiles, load_all, load_sets
+from nvconform.engines.registry import RUNTIMES
 from nvconform.shapes import DocumentError
 
 DESCRIPTION = """\
@@ -72,7 +73,7 @@ def _add_run(running: argparse.ArgumentParser) -> None:
         help=f"name or adapter file; may be given several times (known: {', '.join(implementations.names())})",
     )
     running.add_argument(
-        "--runtime", action="append", choices=("runc", "crun"), help="low-level runtime; may be given several times"
+        "--runtime", action="append", choices=RUNTIMES, help="low-level runtime or engine; may be given several times"
     )
     running.add_argument(
         "--cgroup", default="host", choices=("host", "v2"), help="cgroups as they are here, or v2 alone"

@@ -208,7 +208,7 @@ class SpecAttempt(RuntimeAttempt):
         found = observe.tree(self.stage.rootfs)
         return {path: text.removeprefix("link ") for path, text in found.items() if text.startswith("link ")}
 
-    def _run_delete(self) -> None:
+    def _end(self) -> None:
         self.setup.runtime.delete(self.stage.identifier)
 
 

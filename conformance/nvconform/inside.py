@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from nvconform import bundle, observe
+from nvconform import observe
 from nvconform.expect import PROC, View
 from nvconform.runtimes import wait_for_end
 from nvconform.stage import Stage
@@ -48,7 +48,7 @@ class Inside:
         """Take mounts and device rules from the wrapper's snapshots around the injector."""
         before, after = (self.stage.report(f"{when}.mountinfo") for when in ("before", "after"))
         if before and after:
-            self.mounts = observe.new_mounts(before, after, str(self.stage.rootfs))
+            self.mounts = observe.new_mounts(before, after, str(self.stage.container_rootfs))
         self.seen.mounts = {target: f"{mount.flags} {mount.root}" for target, mount in self.mounts.items()}
         rules = [self.stage.report(f"{when}.devices").splitlines() for when in ("before", "after")]
         self.seen.rules = [rule for rule in rules[1] if rule not in rules[0]]
@@ -149,7 +149,7 @@ class Inside:
                 self.problems.append(f"nodes: opening {path} inside says {answer!r} against the device rules")
 
     def _judge_environment(self, lines: list[str]) -> None:
-        given = {entry.partition("\n")[0] for entry in (bundle.CONTAINER_PATH, *self.stage.case.container.env)}
+        given = {entry.partition("\n")[0] for entry in (*self.stage.surroundings, *self.stage.case.container.env)}
         injected = self.stage.case.expect.injected
         if injected is not None and self.setup.kind != "hook":
             self.problems += [

@@ -13,6 +13,7 @@ import pytest
 from nvconform import implementations, report
 from nvconform.case import LANES, Case
 from nvconform.casefile import is_case_file, known_profiles, load_file, load_sets
+from nvconform.engines.registry import RUNTIMES
 from nvconform.session import Session, SessionError
 
 RESULT_KEY = "nvconform_result"
@@ -27,7 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("conformance")
     group.addoption("--lane", action="append", choices=LANES, help="only this lane; may be given several times")
     group.addoption("--implementation", default=implementations.DEFAULT, help="name or adapter file of the injector")
-    group.addoption("--runtime", default="runc", help="low-level runtime: runc or crun")
+    group.addoption("--runtime", default="runc", choices=RUNTIMES, help="low-level runtime or engine")
     group.addoption("--cgroup", default="host", choices=("host", "v2"), help="cgroups as they are here, or v2 alone")
     group.addoption("--profile", default="", choices=sorted(known_profiles().parts), help="only these features")
     group.addoption("--conformance-json", metavar="FILE", help="write all results as JSON")

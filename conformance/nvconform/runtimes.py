@@ -65,6 +65,9 @@ class Runtime:
                 f"crun refuses hybrid cgroups, and we cannot hide them: {result.stderr.strip()}"
             )
 
+    def close(self) -> None:
+        """End what `prepare_host` started: nothing."""
+
     def version(self) -> str:
         """Return the first line of the runtime's own version text."""
         result = subprocess.run([self.program, "--version"], capture_output=True, text=True, timeout=10, check=False)

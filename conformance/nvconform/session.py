@@ -22,6 +22,8 @@ from typing import IO, Any
 
 from nvconform.case import Case
 from nvconform.casefile import machine_file
+from nvconform.engines.options import unexpressed
+from nvconform.engines.registry import ENGINES
 from nvconform.guest import ORDINARY_USER, Guest
 from nvconform.implementations import Implementation
 from nvconform.runtimes import HYBRID_TREE
@@ -57,6 +59,7 @@ class Session:
         self.implementation = implementation
         self.sets = sets
         self.runtime = runtime
+        self.abilities = ENGINES[runtime].abilities() if runtime in ENGINES else None
         self.cgroup = cgroup
         self.workers: dict[tuple[str, str], WorkerProcess | Exception] = {}
         self.guest = guest or Guest()
@@ -64,7 +67,7 @@ class Session:
 
     def run(self, case: Case, lane: str) -> dict[str, Any]:
         """Run a case in a lane and return its result; what is not claimed or possible is skipped, with why."""
-        reason = self.implementation.skips(case, lane)
+        reason = self.implementation.skips(case, lane) or self._unexpressed(case, lane)
         result = _skipped(case, lane, reason) if reason else self._run(case, lane)
         deviation = self.implementation.deviation(case)
         if result["status"] == "failed" and deviation:
@@ -87,6 +90,12 @@ class Session:
             "features": list(case.features),
             "place": f"{Path(case.file).name}:{case.line}",
         }
+
+    def _unexpressed(self, case: Case, lane: str) -> str:
+        """Return what of a case an engine cannot be asked for, "" where it can, and for a low-level runtime."""
+        if self.abilities is None:
+            return ""
+        return unexpressed(case, lane, str(self.implementation.document.get("kind", "hook")), self.abilities)
 
     def _run(self, case: Case, lane: str) -> dict[str, Any]:
         try:

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from nvconform import observe
+from nvconform.engines.engine import Surroundings
+from nvconform.engines.registry import ENGINES
 from nvconform.features import Features
 from nvconform.runtimes import Runtime, RuntimeUnavailableError
 
@@ -72,7 +74,7 @@ class Setup:
         self.wrapper.write_text(observe.WRAPPER)
         self.prefix = self.work / "prefix"
         self._install()
-        self.runtime = Runtime(settings.runtime, self.work / "state", rootless=self.lane == "rootless")
+        self.runtime = self._find_runtime()
         if settings.cgroup == "v2":
             show_unified_cgroup(self.lane)
         self.runtime.prepare_host()
@@ -81,6 +83,17 @@ class Setup:
             (self.prefix / "low").mkdir(parents=True, exist_ok=True)
             (self.prefix / "low" / "runc").symlink_to(self.runtime.program)
         self.features = Features.detect(self.lane, self.work, settings.ordinary_user)
+
+    def close(self) -> None:
+        """End what runs beside the cases."""
+        self.runtime.close()
+
+    def _find_runtime(self) -> Runtime:
+        settings = self.settings
+        if settings.runtime not in ENGINES:
+            return Runtime(settings.runtime, self.work / "state", rootless=self.lane == "rootless")
+        fakes, hook = settings.kernel_hook[:-1], str(self.work / "hook")
+        return ENGINES[settings.runtime](Surroundings(self.work / "engine", fakes, settings.python, self.lane, hook))
 
     @property
     def kernel_hook(self) -> list[str]:

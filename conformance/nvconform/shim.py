@@ -51,7 +51,10 @@ class Beside(Inside):
 
     def _was_there(self, target: str, mount: observe.Mount) -> bool:
         known = self.before.mounts.get(target)
-        return known is not None and (known.kind, known.root) == (mount.kind, mount.root)
+        if known is None or known.kind != mount.kind:
+            return False
+        # Of a cgroup a container shows its own.
+        return known.root == mount.root or mount.kind in {"cgroup", "cgroup2"}
 
     def photograph(self, pid: int) -> Snapshot:
         """Return mounts and device rules of a created container."""
@@ -86,7 +89,10 @@ class RuntimeAttempt(Attempt):
             reason = "a runtime has no standard input to be called with: the case is about a hook"
         if reason:
             self.skipped = reason
-            return
+        else:
+            self._rehearse_container()
+
+    def _rehearse_container(self) -> None:
         created = self.setup.runtime.create(self.stage.identifier, self.stage.bundle)
         try:
             if created.code == 0 and created.pid:
@@ -118,7 +124,7 @@ class RuntimeAttempt(Attempt):
             self._look_at_memory(self.inside, injected)
         finally:
             self._run_delete()
-            self.leftovers = reap()
+            self.leftovers = reap(self._processes())
         self.seen = self.inside.seen
         self.problems += self.inside.problems
         if injected is not None:
@@ -146,16 +152,27 @@ class RuntimeAttempt(Attempt):
             )
         code = wait_or_kill(process, CREATE_SECONDS)
         text = observe.read(log)
-        self.message = observe.read(message)
-        self.code = code
+        self._take_message(code, observe.read(message), text)
+        pid = int(observe.read(pid_file) or "0")
+        return Created(code, text, pid)
+
+    def _take_message(self, code: int | None, message: str, text: str) -> None:
+        """Note exit code and message of the injector, which may stand in the log of the runtime behind it."""
+        self.code, self.message = code, message
         # What a createContainer hook says reaches us through the runtime, with its exit code.
         failed = re.search(r'exit status (\d+).*?stderr: (nvinject: .*?)(?:\\n|")', text)
         if code and failed and not self.message.startswith("nvinject: "):
             self.code, self.message = int(failed[1]), failed[2] + "\n"
-        pid = int(observe.read(pid_file) or "0")
-        return Created(code, text, pid)
 
     def _run_delete(self) -> None:
+        """Remove the container, and see to it that the injector's own files are gone with it."""
+        self._end()
+        user = self.setup.environment().get("XDG_RUNTIME_DIR", "")
+        for base in (GENERATED, *([f"{user}/nvinject"] if user else [])):
+            if Path(base, self.stage.identifier).exists():
+                self.problems.append(f"host: {base}/{self.stage.identifier} is left of the container")
+
+    def _end(self) -> None:
         process = subprocess.Popen(
             [*self._command(), "delete", "--force", self.stage.identifier],
             stdin=subprocess.DEVNULL,
@@ -165,10 +182,6 @@ class RuntimeAttempt(Attempt):
             start_new_session=True,
         )
         wait_or_kill(process, STEP_SECONDS)
-        user = self.setup.environment().get("XDG_RUNTIME_DIR", "")
-        for base in (GENERATED, *([f"{user}/nvinject"] if user else [])):
-            if Path(base, self.stage.identifier).exists():
-                self.problems.append(f"host: {base}/{self.stage.identifier} is left of the container")
 
     # -- what is different with this implementation
 

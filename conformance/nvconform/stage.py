@@ -44,7 +44,9 @@ class Stage:
         self.identifier = identifier
         self.cgroup = f"/{identifier}"
         self.bundle = directory / "bundle"
-        self.rootfs = self.bundle / "rootfs"
+        self.image = self.rootfs = self.container_rootfs = self.bundle / "rootfs"
+        # What the container's environment holds beside what the case gives it.
+        self.surroundings: tuple[str, ...] = (bundle.CONTAINER_PATH,)
         self.outside = directory / "outside"
         self.config_file = directory / "config.toml"
         self.mounted = False
@@ -84,6 +86,12 @@ class Stage:
         self._write_bundle()
         if self.case.container.closed:
             self.bundle.chmod(0o700)
+
+    def adopt(self, identifier: str, rootfs: Path, environment: tuple[str, ...]) -> None:
+        """Take over what an engine makes of the container: its name, its root file system and its environment."""
+        self.identifier = identifier
+        self.rootfs = self.container_rootfs = rootfs
+        self.surroundings = environment
 
     def report(self, name: str) -> str:
         """Return what the wrapper around the injector wrote down under a name, or "" when it did not run."""
@@ -157,12 +165,13 @@ class Stage:
             self.case.container,
             hooks=self._hooks(),
             cgroup=self.cgroup,
-            identities=self._identities(),
+            identities=self.identities(),
             devices=self.setup.lane != "rootless",
         )
         (self.bundle / "config.json").write_text(json.dumps(spec))
 
-    def _identities(self) -> bundle.Identities | None:
+    def identities(self) -> bundle.Identities | None:
+        """Return the map of the container's user namespace, None where it has none."""
         if self.setup.lane == "userns":
             return USER_NAMESPACES[self.case.container.identities]
         if self.setup.lane == "rootless":

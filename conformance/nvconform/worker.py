@@ -16,12 +16,19 @@ from typing import Any
 from nvconform.attempt import Attempt
 from nvconform.case import Case, build
 from nvconform.devicespec import SpecAttempt
+from nvconform.engines.engine import Engine
+from nvconform.engines.through import HookThroughEngine, RuntimeThroughEngine, SpecThroughEngine
 from nvconform.runtimes import RuntimeUnavailableError
 from nvconform.setup import Settings, Setup
 from nvconform.shim import RuntimeAttempt
 
 PR_SET_CHILD_SUBREAPER = 36
 KINDS: dict[str, type[Attempt]] = {"hook": Attempt, "runtime": RuntimeAttempt, "cdi": SpecAttempt}
+ENGINE_KINDS: dict[str, type[Attempt]] = {
+    "hook": HookThroughEngine,
+    "runtime": RuntimeThroughEngine,
+    "cdi": SpecThroughEngine,
+}
 
 
 class Worker:
@@ -41,7 +48,8 @@ class Worker:
         if reason:
             return {**result, "status": "skipped", "reason": reason, "seconds": 0.0}
         self.count += 1
-        attempt = KINDS[self.setup.kind](self.setup, case, self.setup.work / f"case{self.count}")
+        kinds = ENGINE_KINDS if isinstance(self.setup.runtime, Engine) else KINDS
+        attempt = kinds[self.setup.kind](self.setup, case, self.setup.work / f"case{self.count}")
         try:
             differences = attempt.run()
         except Exception:  # noqa: BLE001 - a fault of the suite must show as one case's failure, not end the run
@@ -82,8 +90,11 @@ def main() -> int:
         answer({"error": f"{type(error).__name__}: {error}"})
         return 1
     answer({"ready": worker.setup.features.as_mapping(), "runtime": worker.setup.runtime.version()})
-    for line in sys.stdin:
-        answer(worker.run(build(Case, json.loads(line))))
+    try:
+        for line in sys.stdin:
+            answer(worker.run(build(Case, json.loads(line))))
+    finally:
+        worker.setup.close()
     return 0
 
 

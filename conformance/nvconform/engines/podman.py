@@ -1,0 +1,103 @@
+"""podman: settings, command line, and what it can be asked for.
+
+Belongs here: facts of podman. Does not belong here: the steps of a container (engine.py).
+"""
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from nvconform.engines.engine import PROCESS, Engine, Surroundings, remove_cgroups
+from nvconform.engines.options import Abilities, Options
+from nvconform.runtimes import RuntimeUnavailableError
+
+# Raising limits needs CAP_SYS_RESOURCE, which a machine for tests may lack; pids have no controller on some.
+SETTINGS = """\
+[containers]
+default_ulimits = []
+pids_limit = 0
+[engine]
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+runtime = "nvfakes"
+tmp_dir = "{folder}/tmp"
+[engine.runtimes]
+nvfakes = ["{runtime}"]
+"""
+STORAGE = '[storage]\ndriver = "vfs"\nrunroot = "{folder}/run"\ngraphroot = "{folder}/graph"\n'
+# The hook of a container that an injector by hook is asked for by its environment alone.
+HOOK = """{{"version": "1.0.0", "hook": {{"path": "{hook}", "args": ["{hook}"]}}, "when": {{"always": true}},
+ "stages": ["{stage}"]}}
+"""
+STAGES = ("prestart", "createRuntime")
+
+
+def write_settings(folder: Path, runtime: Path) -> dict[str, str]:
+    """Write podman's settings for a storage of its own, and return the variables that lead to them."""
+    (folder / "containers.conf").write_text(SETTINGS.format(runtime=runtime, folder=folder))
+    (folder / "storage.conf").write_text(STORAGE.format(folder=folder))
+    return {
+        "CONTAINERS_CONF": str(folder / "containers.conf"),
+        "CONTAINERS_STORAGE_CONF": str(folder / "storage.conf"),
+    }
+
+
+class Podman(Engine):
+    """`podman run --rootfs`; no daemon."""
+
+    name = "podman"
+    package = "podman"
+    programs = ("podman", "conmon")
+
+    @classmethod
+    def abilities(cls) -> Abilities:
+        """Return what podman can do since 4.1."""
+        return Abilities(cls.name, hooks=STAGES, identities=True)
+
+    def __init__(self, surroundings: Surroundings) -> None:
+        """Write the settings."""
+        super().__init__(surroundings)
+        self.settings = write_settings(self.folder, self.relay)
+        self.hooks = self.folder / "hooks"
+        self.hooks.mkdir()
+        self.group = f"/nvconform-{self.folder.parent.name}"
+
+    def prepare_host(self) -> None:
+        """Hide the locks of other podmans, which this one would wait for.
+
+        Raises: RuntimeUnavailableError where nothing can be mounted.
+        """
+        command = ["mount", "-t", "tmpfs", "-o", "mode=1777", "nvconform-locks", "/dev/shm"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        if done.returncode:
+            raise RuntimeUnavailableError(f"podman's locks cannot be kept apart: {done.stderr.strip()}")
+
+    def close(self) -> None:
+        """Remove podman's cgroups."""
+        super().close()
+        remove_cgroups(self.group)
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment with podman's settings."""
+        return {**super().environment(), **self.settings}
+
+    def use_hook(self, stage: str) -> list[str]:
+        """Return the options that have a hook started for every container."""
+        (self.hooks / "nvconform.json").write_text(HOOK.format(hook=self.surroundings.hook, stage=stage))
+        return ["--hooks-dir", str(self.hooks)]
+
+    def command(self, rootfs: Path, options: Options, identities: Sequence[tuple[int, int, int]]) -> list[str]:
+        """Return the command line of `podman run`."""
+        words = [*(self.use_hook(options.stage) if options.stage else ()), "run", "--rm", "--network=none"]
+        words += ["--log-driver=none", f"--cgroup-parent={self.group}"]
+        words += [f"--env={entry}" for entry in options.environment]
+        words += [f"--annotation={name}={text}" for name, text in options.annotations.items()]
+        for one in options.mounts:
+            words.append(f"--mount=type=bind,source={one.source},target={one.target},ro={str(one.readonly).lower()}")
+        if options.readonly:
+            words += ["--read-only", "--read-only-tmpfs=false"]
+        words += [f"--cap-add={name}" for name in options.capabilities]
+        words += [f"--device={name}" for name in options.devices]
+        for inside, outside, size in identities:
+            words += [f"--{kind}map={inside}:{outside}:{size}" for kind in ("uid", "gid")]
+        return ["podman", *words, "--rootfs", str(rootfs), *PROCESS]

@@ -1,0 +1,11 @@
+"""Which engines there are, by the names that `--runtime` takes.
+
+Belongs here: the names alone.
+"""
+
+from nvconform.engines.engine import Engine
+from nvconform.engines.podman import Podman
+
+ENGINES: dict[str, type[Engine]] = {engine.name: engine for engine in (Podman,)}
+LOW_LEVEL = ("runc", "crun")
+RUNTIMES = (*LOW_LEVEL, *ENGINES)

@@ -1,0 +1,160 @@
+"""Cases through an engine: what of an attempt is done otherwise than with a low-level runtime.
+
+Belongs here: the steps of an attempt where the engine makes the container, and what is expected of an engine beside the
+case. Does not belong here: the engine's steps (engine.py), what cases expect.
+
+Engines add mounts, devices, device rules, environment and files of their own. They are told apart in one way: while the
+engine's first call of its runtime is held, the container of its config.json is created by runc alone and looked at;
+what the real one has more is the injector's. Its environment is that of config.json as the engine wrote it.
+"""
+
+import contextlib
+import shlex
+import shutil
+from pathlib import Path
+
+from nvconform import observe
+from nvconform.attempt import Attempt
+from nvconform.case import Refused
+from nvconform.devicespec import SpecAttempt
+from nvconform.engines.engine import Call, Called, Engine
+from nvconform.engines.options import translate
+from nvconform.runtimes import Created
+from nvconform.setup import HOOK_SECONDS
+from nvconform.shim import Beside, RuntimeAttempt, Snapshot
+
+
+class EngineError(Exception):
+    """The engine did not make a container; the message is its own."""
+
+
+class ThroughEngine(Attempt):
+    """An attempt whose container is made by an engine."""
+
+    before = Snapshot()
+    called: Called | None = None
+
+    @property
+    def engine(self) -> Engine:
+        """Return the engine, which stands in the runtime's place."""
+        assert isinstance(self.setup.runtime, Engine)
+        return self.setup.runtime
+
+    def clear(self) -> None:
+        """Remove what the case made, also after a fault."""
+        self.engine.delete(self.stage.identifier)
+        super().clear()
+
+    def _rehearse_container(self) -> None:
+        """Have the engine begin, and look at its container without the injector."""
+        call = self._begin(())
+        if call is not None:
+            self._look_without(call)
+
+    def _begin(self, devices: tuple[str, ...]) -> Call | None:
+        """Have the engine begin with the container; None, with the reason of a skip, where it refuses this image."""
+        stage, kind = self.stage, self.setup.kind
+        if kind == "hook":
+            self._write_hook()
+        injector = self.setup.command(self.case.container.stage) if kind == "runtime" else [self.engine.program]
+        environment = stage.environment() if kind == "runtime" else {}
+        self.engine.expect(injector, environment, stage.bundle / "message", self._keep_rootfs)
+        identities = stage.identities() or ()
+        call = self.engine.begin(stage.bundle, stage.image, translate(self.case, kind, devices), identities)
+        if call is None:
+            if "runtime-accepts-image" not in self.case.needs:
+                raise EngineError(f"{self.engine.name} made no container: {self.engine.said().strip()}")
+            self.skipped = f"{self.engine.version()} refuses this container itself: {self.engine.said()[-160:]}"
+            return None
+        stage.adopt(call.identifier, call.rootfs, tuple(call.config["process"].get("env", ())))
+        return call
+
+    def _look_without(self, call: Call) -> None:
+        plain, directory = self.engine.plain, self.stage.directory / "before"
+        bundle, identifier = self.engine.without(call, directory)
+        created = plain.create(identifier, bundle)
+        try:
+            if created.code != 0 or not created.pid:
+                raise EngineError(f"runc refuses the container of {self.engine.name}: {created.log[-300:]}")
+            self._find_cgroup(created.pid)
+            self.before = Beside(self.stage, {}, Snapshot()).photograph(created.pid)
+        finally:
+            plain.delete(identifier)
+
+    def _find_cgroup(self, pid: int) -> None:
+        """Note the container's cgroup, in which the engine put it (proc_pid_cgroup(5))."""
+        for line in observe.read(Path(f"/proc/{pid}/cgroup")).splitlines():
+            _, controllers, path = line.split(":", 2)
+            if "devices" in controllers.split(",") or (not controllers and not self.setup.features.device_rules_listed):
+                self.stage.cgroup = path
+
+    def _keep_rootfs(self) -> None:
+        """Keep the root file system as the injector left it, where the engine removes it with the container."""
+        if not self.engine.keeps_rootfs:
+            kept = self.stage.directory / "after"
+            shutil.copytree(self.stage.rootfs, kept, symlinks=True)
+            self.stage.rootfs = kept
+
+    def _write_hook(self) -> None:
+        """Write the hook that the engine starts: the injector, wrapped, in the environment that an engine would have."""
+        stage = self.stage
+        wrapper = ["/bin/sh", str(self.setup.wrapper), str(stage.bundle), str(HOOK_SECONDS)]
+        variables = [f"{name}={text}" for name, text in stage.environment().items()]
+        words = ["env", "-i", *variables, *wrapper, *self.setup.command(self.case.container.stage)]
+        path = Path(self.engine.surroundings.hook)
+        path.write_text(f"#!/bin/sh\nPATH=/usr/bin:/bin exec {shlex.join(words)}\n")
+        path.chmod(0o755)
+
+    def _run_create(self) -> Created:
+        """Let the engine's call of its runtime go on."""
+        self.called = self.engine.call()
+        if self.called is None:
+            self.code, self.message = None, self.engine.said()
+            return Created(None, self.engine.said(), 0)
+        if self.engine.pid:
+            self._find_cgroup(self.engine.pid)
+        return Created(self.called.code, self.called.log or self.called.message, self.engine.pid)
+
+    def _judge_refusal(self, refused: Refused) -> list[str]:
+        """Judge the injector's message, and that the engine's user reads what it names."""
+        shown = self.engine.said().lower()
+        lines = [
+            f"message: {self.engine.name} does not show {entry!r}: {shown.strip()!r}"
+            for entry in refused.names
+            if not any(word.strip().lower() in shown for word in entry.split(" | "))
+        ]
+        return [*super()._judge_refusal(refused), *lines]
+
+    def _processes(self) -> set[int]:
+        return self.engine.processes()
+
+
+class RuntimeThroughEngine(ThroughEngine, RuntimeAttempt):
+    """An injector that is the engine's runtime."""
+
+    def _run_create(self) -> Created:
+        created = ThroughEngine._run_create(self)
+        if self.called is not None:
+            self._take_message(self.called.code, self.called.message, self.called.log)
+        return created
+
+    def _end(self) -> None:
+        self.engine.delete(self.stage.identifier)
+
+
+class HookThroughEngine(ThroughEngine):
+    """An injector that is a hook, which the engine adds to its containers."""
+
+    def _rehearse(self) -> None:
+        self._rehearse_container()
+
+    def _create(self) -> None:
+        if not self.skipped:
+            super()._create()
+
+
+class SpecThroughEngine(ThroughEngine, SpecAttempt):
+    """A CDI spec that the engine reads."""
+
+    def _end(self) -> None:
+        self.engine.delete(self.stage.identifier)
