@@ -9,19 +9,10 @@ import os
 import subprocess
 from dataclasses import dataclass
 
+from nvconform.engines.containerd import write_settings
+
 from .daemon import CALL_SECONDS, Daemon
 
-# The plug-in for Kubernetes would want a network; it has tests of its own (test_trixie_cdi.py).
-SETTINGS = """\
-version = 2
-root = "{folder}/data"
-state = "{folder}/exec"
-disabled_plugins = ["io.containerd.grpc.v1.cri"]
-[grpc]
-address = "{folder}/s"
-[ttrpc]
-address = "{folder}/s.ttrpc"
-"""
 IMAGE = "localhost/nvconform:deb"
 SNAPSHOTTER = ("--snapshotter", "native")
 
@@ -32,7 +23,7 @@ class Containerd(Daemon):
 
     def configure(self) -> tuple[str, ...]:
         """Write the configuration of containerd, and that of nvinject."""
-        (self.folder / "containerd.toml").write_text(SETTINGS.format(folder=self.folder))
+        write_settings(self.folder)
         runtimes = f'[nvidia-container-runtime]\nruntimes = ["{self.wrapper}"]\n'
         (self.folder / "config.toml").write_text(runtimes)
         return ()

@@ -9,7 +9,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,8 @@ from pathlib import Path
 
 import docker
 from docker.errors import DockerException
+
+from nvconform.engines import docker as docker_engine
 
 PREPARE_SECONDS = 300
 START_SECONDS = 60
@@ -125,13 +126,7 @@ class Daemon:
 
     def command(self, options: tuple[str, ...]) -> tuple[str, ...]:
         """Return the command line of the daemon."""
-        return (
-            *(self.program, "--host", self.socket, "--pidfile", f"{self.folder}/pid"),
-            *("--data-root", f"{self.folder}/data", "--exec-root", f"{self.folder}/exec"),
-            *("--iptables=false", "--bridge=none", "--config-file", f"{self.folder}/daemon.json"),
-            *("--exec-opt", "native.cgroupdriver=cgroupfs", f"--cgroup-parent=/{self.cgroup}"),
-            *options,
-        )
+        return docker_engine.daemon_command(self.program, self.folder, self.cgroup, options)
 
     def wait_until_ready(self) -> None:
         """Wait for the first answer; raises DaemonError if the process ends or says nothing in time."""
@@ -152,12 +147,7 @@ class Daemon:
 
     def answers(self) -> bool:
         """Say whether a daemon answers; the SDK would leave a socket open where none does."""
-        with socket.socket(socket.AF_UNIX) as connection, contextlib.suppress(OSError):
-            connection.settimeout(CALL_SECONDS)
-            connection.connect(self.socket.removeprefix("unix://"))
-            connection.sendall(b"GET /_ping HTTP/1.0\r\n\r\n")
-            return b" 200 " in connection.recv(64)
-        return False
+        return docker_engine.answers(self.folder / "docker.sock", CALL_SECONDS)
 
     def kill(self) -> None:
         """End the daemon at once, without a chance to tidy up."""

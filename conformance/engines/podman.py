@@ -13,22 +13,11 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from nvconform.engines.engine import remove_cgroups
+from nvconform.engines.podman import write_settings
+
 CALL_SECONDS = 120
 IMAGE = "localhost/nvconform"
-# Raising limits needs CAP_SYS_RESOURCE, which a machine for tests may lack.
-SETTINGS = """\
-[containers]
-default_ulimits = []
-pids_limit = 0
-[engine]
-cgroup_manager = "cgroupfs"
-events_logger = "file"
-runtime = "nvfakes"
-tmp_dir = "{folder}/tmp"
-[engine.runtimes]
-nvfakes = ["{runtime}"]
-"""
-STORAGE = '[storage]\ndriver = "vfs"\nrunroot = "{folder}/run"\ngraphroot = "{folder}/graph"\n'
 # crun refuses a hybrid view of the cgroups; without the second tree it takes the first.
 BEFORE = {"runc": "true", "crun": "umount /sys/fs/cgroup/unified 2>/dev/null || true"}
 
@@ -39,14 +28,6 @@ PLAIN = (
     "mkdir -p {folder}/etc && mount -t tmpfs none {folder}/etc && mkdir {folder}/etc/upper {folder}/etc/work && "
     "mount -t overlay -o lowerdir=/etc,upperdir={folder}/etc/upper,workdir={folder}/etc/work overlay /etc && "
 )
-
-
-def remove_empty_cgroups(name: str) -> None:
-    """Remove what an engine leaves of its cgroups; one that is in use elsewhere cannot be removed."""
-    for parent in Path("/sys/fs/cgroup").glob(f"*/{name}"):
-        for folder, _, _ in os.walk(parent, topdown=False):
-            with contextlib.suppress(OSError):
-                os.rmdir(folder)
 
 
 @dataclass
@@ -72,8 +53,7 @@ class Podman:
             self.nvfakes("runtime-wrapper", str(wrapper), "--runtime", low_level)
         else:
             wrapper.symlink_to(low_level)
-        (self.folder / "containers.conf").write_text(SETTINGS.format(runtime=wrapper, folder=self.folder))
-        (self.folder / "storage.conf").write_text(STORAGE.format(folder=self.folder))
+        write_settings(self.folder, wrapper)
 
     def nvfakes(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         """Run a command of nvfakes."""
@@ -144,6 +124,6 @@ class Podman:
     def close(self) -> None:
         """Remove containers and images, then the folder."""
         self.on_machine("podman rm --all --force; podman rmi --all --force")
-        remove_empty_cgroups("libpod_parent")
+        remove_cgroups("libpod_parent")
         with contextlib.suppress(OSError):
             shutil.rmtree(self.folder)

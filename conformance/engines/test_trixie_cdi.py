@@ -13,10 +13,10 @@ from typing import NoReturn
 
 import pytest
 
+from nvconform.engines.engine import remove_cgroups
 from nvfakes import declaration, tree
 
 from .image import ImageError, build_archive, build_image, triplet
-from .podman import remove_empty_cgroups
 from .trixie import TrixieError, find_tree, run_in
 
 pytestmark = [pytest.mark.trixie, pytest.mark.xdist_group("podman")]
@@ -143,7 +143,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
     for name in ("nvconform-trixie", "libpod_parent"):
-        remove_empty_cgroups(name)
+        remove_cgroups(name)
 
 
 def run(debian: Path, host: Path, engine: str, script: str, options: str = "") -> list[str]:

@@ -156,6 +156,8 @@ class Inside:
                 f"environment: {entry} is missing" for entry in injected.environment if entry not in lines
             ]
             given |= set(injected.environment)
-        extra = {line for line in lines if "=" in line and line.split("=")[0] not in SHELL_VARIABLES} - given
+        # A shell that finds no search path sets its own.
+        own = SHELL_VARIABLES if any(entry.startswith("PATH=") for entry in given) else {*SHELL_VARIABLES, "PATH"}
+        extra = {line for line in lines if "=" in line and line.split("=")[0] not in own} - given
         if extra:
             self.problems.append(f"environment: the container has {', '.join(sorted(extra))} too much")

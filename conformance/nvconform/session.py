@@ -92,10 +92,12 @@ class Session:
         }
 
     def _unexpressed(self, case: Case, lane: str) -> str:
-        """Return what of a case an engine cannot be asked for, "" where it can, and for a low-level runtime."""
+        """Return why an engine cannot be asked for a case, "" where it can, and for a low-level runtime."""
         if self.abilities is None:
             return ""
-        return unexpressed(case, lane, str(self.implementation.document.get("kind", "hook")), self.abilities)
+        return ENGINES[self.runtime].missing() or unexpressed(
+            case, lane, str(self.implementation.document.get("kind", "hook")), self.abilities
+        )
 
     def _run(self, case: Case, lane: str) -> dict[str, Any]:
         try:

@@ -92,7 +92,8 @@ class Setup:
         settings = self.settings
         if settings.runtime not in ENGINES:
             return Runtime(settings.runtime, self.work / "state", rootless=self.lane == "rootless")
-        fakes, hook = settings.kernel_hook[:-1], str(self.work / "hook")
+        shows = (self.machine_root / "proc/driver/nvidia").exists()
+        fakes, hook = settings.kernel_hook[:-1] if shows else None, str(self.work / "hook")
         return ENGINES[settings.runtime](Surroundings(self.work / "engine", fakes, settings.python, self.lane, hook))
 
     @property

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from engines.image import ImageError, build_image
-from engines.podman import remove_empty_cgroups
+from nvconform.engines.engine import remove_cgroups
 
 from .conftest import Bench
 
@@ -110,7 +110,7 @@ def test_podman(guided: Bench) -> None:
     try:
         done = guided.run(SURROUNDINGS + INSTALLATION + guide, alone=True)
     finally:
-        remove_empty_cgroups("libpod_parent")
+        remove_cgroups("libpod_parent")
     names = [f"nvidia.com/gpu={name}" for name in ("0", "1", *(gpu.split()[-1].strip(")") for gpu in GPUS), "all")]
     assert done.stdout.splitlines() == [*names, *GPUS], done.stderr
     assert done.returncode == 0

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from nvconform.bundle import PROBE
+from nvconform.bundle import PROBE, Identities
 from nvconform.engines import relay
 from nvconform.engines.options import Abilities, Options
 from nvconform.image import PROBE_DIRECTORY
@@ -33,10 +33,13 @@ SYSTEM_FOLDERS = "/usr/local/sbin:/usr/sbin:/sbin"
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What an engine finds: a folder of its own, how to call nvfakes, and an interpreter for the relay."""
+    """What an engine finds: a folder of its own, an interpreter for the relay, and where a case's hook will lie.
+
+    `fakes` is how nvfakes is called, None on a machine that shows nothing in /proc/driver.
+    """
 
     folder: Path
-    fakes: Sequence[str]
+    fakes: Sequence[str] | None
     python: str
     lane: str
     hook: str = ""
@@ -80,18 +83,19 @@ class Engine(Runtime):
 
         Raises: RuntimeUnavailableError when a program is not on PATH.
         """
-        for program in (*self.programs, "runc"):
-            if find(program) is None:
-                remedy = f" (package {self.package})" if self.package and program != "runc" else ""
-                raise RuntimeUnavailableError(f"{program} is not installed{remedy}")
+        if reason := self.missing():
+            raise RuntimeUnavailableError(reason)
         self.surroundings = surroundings
         self.folder = surroundings.folder
         self.folder.mkdir(mode=0o755)
         self.plain = Runtime("runc", self.folder / "state", rootless=False)
         self.options = self.plain.options
         low_level = self.folder / "runtime"
-        words = ("runtime-wrapper", str(low_level), "--runtime", self.plain.program)
-        subprocess.run([*surroundings.fakes, *words], check=True, capture_output=True, timeout=STEP_SECONDS)
+        if surroundings.fakes is None:
+            low_level.symlink_to(self.plain.program)
+        else:
+            words = ("runtime-wrapper", str(low_level), "--runtime", self.plain.program)
+            subprocess.run([*surroundings.fakes, *words], check=True, capture_output=True, timeout=STEP_SECONDS)
         self.program = self.plain.program = str(low_level)
         self.relay = self.folder / "relay"
         address = self.folder / "relay.sock"
@@ -113,6 +117,14 @@ class Engine(Runtime):
         """Return what the installed engine can do."""
         return Abilities(cls.name)
 
+    @classmethod
+    def missing(cls) -> str:
+        """Return which program is not installed, "" where all are."""
+        for program, package in (*((name, cls.package) for name in cls.programs), ("runc", "runc")):
+            if find(program) is None:
+                return f"{program} is not installed (package {package})"
+        return ""
+
     def prepare_host(self) -> None:
         """Start what has to be up before a container can be made."""
 
@@ -120,8 +132,13 @@ class Engine(Runtime):
         """End what `prepare_host` started."""
         self.listener.close()
 
-    def command(self, rootfs: Path, options: Options, identities: Sequence[tuple[int, int, int]]) -> list[str]:
+    def command(self, rootfs: Path, options: Options, identities: Identities) -> list[str]:
         """Return the command line that makes a container, runs it to its end and removes it."""
+        raise NotImplementedError
+
+    @classmethod
+    def words(cls, options: Options) -> list[str]:
+        """Return the words that ask for options of a container."""
         raise NotImplementedError
 
     def environment(self) -> dict[str, str]:
@@ -147,7 +164,7 @@ class Engine(Runtime):
         directory: Path,
         rootfs: Path,
         options: Options,
-        identities: Sequence[tuple[int, int, int]] = (),
+        identities: Identities = (),
     ) -> Call | None:
         """Have the engine make a container until it calls its runtime; None where it refuses by itself."""
         self.shown = directory / "engine.stderr"
@@ -238,8 +255,8 @@ class Engine(Runtime):
         descriptor = os.pidfd_open(self.process.pid)
         try:
             while (left := deadline - time.monotonic()) > 0:
-                ready, _, _ = select.select([self.listener, descriptor], [], [], left)
-                if self.listener in ready:
+                ready, _, _ = select.select([self.listener.fileno(), descriptor], [], [], left)
+                if self.listener.fileno() in ready:
                     connection, _ = self.listener.accept()
                     connection.settimeout(CREATE_SECONDS)
                     self.stream = connection.makefile("rw")

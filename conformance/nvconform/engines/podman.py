@@ -4,9 +4,9 @@ Belongs here: facts of podman. Does not belong here: the steps of a container (e
 """
 
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
+from nvconform.bundle import Identities
 from nvconform.engines.engine import PROCESS, Engine, Surroundings, remove_cgroups
 from nvconform.engines.options import Abilities, Options
 from nvconform.runtimes import RuntimeUnavailableError
@@ -86,18 +86,26 @@ class Podman(Engine):
         (self.hooks / "nvconform.json").write_text(HOOK.format(hook=self.surroundings.hook, stage=stage))
         return ["--hooks-dir", str(self.hooks)]
 
-    def command(self, rootfs: Path, options: Options, identities: Sequence[tuple[int, int, int]]) -> list[str]:
-        """Return the command line of `podman run`."""
-        words = [*(self.use_hook(options.stage) if options.stage else ()), "run", "--rm", "--network=none"]
-        words += ["--log-driver=none", f"--cgroup-parent={self.group}"]
-        words += [f"--env={entry}" for entry in options.environment]
+    @classmethod
+    def words(cls, options: Options) -> list[str]:
+        """Return the options of `podman run`; a hook is one of podman itself."""
+        words = [f"--env={entry}" for entry in options.environment]
         words += [f"--annotation={name}={text}" for name, text in options.annotations.items()]
         for one in options.mounts:
             words.append(f"--mount=type=bind,source={one.source},target={one.target},ro={str(one.readonly).lower()}")
-        if options.readonly:
-            words += ["--read-only", "--read-only-tmpfs=false"]
+        words += ["--read-only", "--read-only-tmpfs=false"] if options.readonly else []
         words += [f"--cap-add={name}" for name in options.capabilities]
-        words += [f"--device={name}" for name in options.devices]
-        for inside, outside, size in identities:
-            words += [f"--{kind}map={inside}:{outside}:{size}" for kind in ("uid", "gid")]
-        return ["podman", *words, "--rootfs", str(rootfs), *PROCESS]
+        return [*words, *(f"--device={name}" for name in options.devices)]
+
+    def command(self, rootfs: Path, options: Options, identities: Identities) -> list[str]:
+        """Return the command line of `podman run`."""
+        before = self.use_hook(options.stage) if options.stage else []
+        words = ["run", "--rm", "--network=none", "--log-driver=none", f"--cgroup-parent={self.group}"]
+        words += [*self.words(options), *maps(identities)]
+        return ["podman", *before, *words, "--rootfs", str(rootfs), *PROCESS]
+
+
+def maps(identities: Identities) -> list[str]:
+    """Return the options for a user namespace with ranges of ids, which are those of users and of groups."""
+    ranges = [f"{inside}:{outside}:{size}" for inside, outside, size in identities]
+    return [f"--{kind}map={one}" for one in ranges for kind in ("uid", "gid")]

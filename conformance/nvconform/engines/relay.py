@@ -29,7 +29,7 @@ main({address!r}, {calls!r}, sys.argv[1:])
 
 
 def write(path: Path, python: str, address: Path, calls: Path) -> None:
-    """Write the script that an engine is given as its runtime; `calls` is where the worker writes what runs in its place."""
+    """Write the script that an engine is given as its runtime; `calls` is the file that says what runs in its place."""
     package = str(Path(__file__).parents[2])
     path.write_text(_SCRIPT.format(python=python, package=package, address=str(address), calls=str(calls)))
     path.chmod(0o755)

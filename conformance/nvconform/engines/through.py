@@ -8,7 +8,6 @@ engine's first call of its runtime is held, the container of its config.json is 
 what the real one has more is the injector's. Its environment is that of config.json as the engine wrote it.
 """
 
-import contextlib
 import shlex
 import shutil
 from pathlib import Path
@@ -96,7 +95,7 @@ class ThroughEngine(Attempt):
             self.stage.rootfs = kept
 
     def _write_hook(self) -> None:
-        """Write the hook that the engine starts: the injector, wrapped, in the environment that an engine would have."""
+        """Write the hook that the engine starts: the injector, wrapped, in an engine's environment."""
         stage = self.stage
         wrapper = ["/bin/sh", str(self.setup.wrapper), str(stage.bundle), str(HOOK_SECONDS)]
         variables = [f"{name}={text}" for name, text in stage.environment().items()]
@@ -106,6 +105,9 @@ class ThroughEngine(Attempt):
         path.chmod(0o755)
 
     def _run_create(self) -> Created:
+        return self._go_on()
+
+    def _go_on(self) -> Created:
         """Let the engine's call of its runtime go on."""
         self.called = self.engine.call()
         if self.called is None:
@@ -133,7 +135,7 @@ class RuntimeThroughEngine(ThroughEngine, RuntimeAttempt):
     """An injector that is the engine's runtime."""
 
     def _run_create(self) -> Created:
-        created = ThroughEngine._run_create(self)
+        created = self._go_on()
         if self.called is not None:
             self._take_message(self.called.code, self.called.message, self.called.log)
         return created
