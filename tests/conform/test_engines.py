@@ -147,7 +147,7 @@ def test_words_that_one_engine_has() -> None:
     assert Podman.words(Options(devices=("nvidia.com/gpu=0",))) == ["--device=nvidia.com/gpu=0"]
     assert Docker.words(Options(devices=("nvidia.com/gpu=0",))) == ["--device=nvidia.com/gpu=0"]
     assert Docker.words(Options(stage="prestart")) == ["--gpus=count=0"]
-    assert podman.maps([(0, 100000, 1000), (1000, 300000, 5)]) == [
+    assert podman.maps(((0, 100000, 1000), (1000, 300000, 5))) == [
         "--uidmap=0:100000:1000",
         "--gidmap=0:100000:1000",
         "--uidmap=1000:300000:5",
