@@ -47,58 +47,10 @@ def discover(
         Root(policy.roots.proc, title="proc root", key="nvinject.proc-root") as proc,
         Root(_dev_path(policy.roots, root), title="device root", key="nvinject.dev-root") as dev,
     ):
-        version = driver.read_kernel_version(proc)
-        search = find_libraries(
-            root,
-            version,
-            catalog.libraries_for(capabilities),
-            sizes=catalog.word_sizes_for(capabilities),
-            cache=policy.ldcache,
-            directories=library_directories,
-        )
-        check_driver(version, search, root, proc)
-        strict = in_initial_user_namespace()
-        majors = driver.read_majors(proc)
-        nodes = gpus.Nodes(dev, majors, strict=strict)
-        rows = catalog.control_nodes_for(capabilities)
-        control_nodes, control_notes = driver.find_control_nodes(dev, rows, majors, strict=strict)
-        directories = (*daemon_directories, *configured_directories(policy))
-        socket_rows = catalog.sockets_for(capabilities, policy.leave_out)
-        sockets, socket_notes = files.find_sockets(root, socket_rows, directories)
-        imex_nodes = gpus.find_imex_nodes(nodes, imex_channels)
-        config_node, monitor_node, mig_capabilities = (
-            gpus.find_mig_management(proc, nodes) if mig_management else (None, None, ())
-        )
-        inventory = Inventory(
-            driver=Driver(
-                version=version,
-                libraries=search.libraries,
-                binaries=files.find_binaries(root, catalog.binaries_for(capabilities), environ_path),
-                firmware=files.find_firmware(
-                    root, catalog.firmware_for(capabilities, policy.leave_out), version, policy.roots.sys
-                ),
-                sockets=sockets,
-                configuration=files.find_configuration(
-                    root, catalog.configuration_files_for(capabilities), configuration_directories
-                ),
-                control_nodes=control_nodes,
-                proc_files=driver.read_proc_files(proc),
-            ),
-            roots=policy.roots.replace(driver=root.path, dev=dev.path, proc=proc.path),
-            gpus=gpus.find_gpus(proc, nodes),
-            majors=majors,
-            mig_capabilities=mig_capabilities,
-            mig_config_node=config_node,
-            mig_monitor_node=monitor_node,
-            imex_nodes=imex_nodes,
-            notes=(*search.notes, *skew_notes(version, search), *control_notes, *socket_notes, *nodes.notes),
-        )
-        if len(imex_nodes) < len(imex_channels):
-            from nvinject.host.imex import look_at_channels
-
-            present = {node.path for node in imex_nodes}
-            missing = tuple(one for one in imex_channels if f"{catalog.IMEX_DIRECTORY}/channel{one}" not in present)
-            inventory = inventory.replace(imex=look_at_channels(dev, proc, majors, missing, strict=strict))
+        look = _Look(policy, capabilities, root, proc, dev)
+        look.find_libraries(library_directories)
+        look.find_driver(environ_path, daemon_directories, configuration_directories)
+        inventory = look.find_devices(mig_management=mig_management, imex_channels=imex_channels)
         if extras:
             from nvinject.host.nodesets import look_for_node_sets
 
@@ -106,19 +58,113 @@ def discover(
         if mps:
             from nvinject.host.mps import find_fault, pipe_directory
 
-            inventory = inventory.replace(mps_fault=find_fault(root, proc, pipe_directory(directories)))
+            inventory = inventory.replace(mps_fault=find_fault(root, proc, pipe_directory(look.directories)))
         if memory_limits:
-            from nvinject.host.memorylimits import find_obstacle
+            inventory = inventory.replace(memory_obstacle=look.find_memory_obstacle())
+        return look.ask_nvml(inventory, identity) if nvml else inventory
 
-            inventory = inventory.replace(memory_obstacle=find_obstacle(root, search.management_library, version))
-        if nvml:
-            from nvinject.host.nvml import ask_nvml, complete_inventory
 
-            library = root.host_path(search.management_library) if search.management_library else ""
-            inventory = complete_inventory(
-                inventory, ask_nvml(library, version, policy.nvml_timeout, identity=identity, device_root=dev.path)
-            )
-        return inventory
+class _Look:
+    """One look at a host whose roots are open: what was found so far, and what is worth telling of it."""
+
+    def __init__(self, policy: Policy, capabilities: tuple[str, ...], root: Root, proc: Root, dev: Root) -> None:
+        self.policy = policy
+        self.capabilities = capabilities
+        self.root = root
+        self.proc = proc
+        self.dev = dev
+        self.version = driver.read_kernel_version(proc)
+        self.notes: tuple[str, ...] = ()
+
+    def find_libraries(self, directories: tuple[str, ...]) -> None:
+        """Find the libraries of the driver, and see that there is a driver."""
+        self.search = find_libraries(
+            self.root,
+            self.version,
+            catalog.libraries_for(self.capabilities),
+            sizes=catalog.word_sizes_for(self.capabilities),
+            cache=self.policy.ldcache,
+            directories=directories,
+        )
+        check_driver(self.version, self.search, self.root, self.proc)
+        self.notes = (*self.search.notes, *skew_notes(self.version, self.search))
+
+    def find_driver(
+        self,
+        environ_path: str,
+        daemon_directories: tuple[tuple[str, str], ...],
+        configuration_directories: tuple[str, ...],
+    ) -> None:
+        """Find what the driver has beside its libraries: control nodes, programs, firmware, sockets, texts."""
+        root, capabilities, left_out = self.root, self.capabilities, self.policy.leave_out
+        self.nodes = gpus.Nodes(self.dev, driver.read_majors(self.proc), strict=in_initial_user_namespace())
+        self.directories = (*daemon_directories, *configured_directories(self.policy))
+        control_nodes, control_notes = driver.find_control_nodes(
+            self.dev, catalog.control_nodes_for(capabilities), self.nodes.majors, strict=self.nodes.strict
+        )
+        sockets, socket_notes = files.find_sockets(root, catalog.sockets_for(capabilities, left_out), self.directories)
+        self.driver = Driver(
+            version=self.version,
+            libraries=self.search.libraries,
+            binaries=files.find_binaries(root, catalog.binaries_for(capabilities), environ_path),
+            firmware=files.find_firmware(
+                root, catalog.firmware_for(capabilities, left_out), self.version, self.policy.roots.sys
+            ),
+            sockets=sockets,
+            configuration=files.find_configuration(
+                root, catalog.configuration_files_for(capabilities), configuration_directories
+            ),
+            control_nodes=control_nodes,
+            proc_files=driver.read_proc_files(self.proc),
+        )
+        self.notes = (*self.notes, *control_notes, *socket_notes)
+
+    def find_devices(self, *, mig_management: bool, imex_channels: tuple[str, ...]) -> Inventory:
+        """Return the driver with the GPUs, and the nodes beside theirs that are asked for."""
+        proc, nodes = self.proc, self.nodes
+        imex_nodes = gpus.find_imex_nodes(nodes, imex_channels)
+        config_node, monitor_node, mig_capabilities = (
+            gpus.find_mig_management(proc, nodes) if mig_management else (None, None, ())
+        )
+        found = gpus.find_gpus(proc, nodes)
+        inventory = Inventory(
+            driver=self.driver,
+            roots=self.policy.roots.replace(driver=self.root.path, dev=self.dev.path, proc=proc.path),
+            gpus=found,
+            majors=nodes.majors,
+            mig_capabilities=mig_capabilities,
+            mig_config_node=config_node,
+            mig_monitor_node=monitor_node,
+            imex_nodes=imex_nodes,
+            notes=(*self.notes, *nodes.notes),
+        )
+        if len(imex_nodes) == len(imex_channels):
+            return inventory
+        from nvinject.host.imex import look_at_channels
+
+        present = {node.path for node in imex_nodes}
+        missing = tuple(one for one in imex_channels if f"{catalog.IMEX_DIRECTORY}/channel{one}" not in present)
+        return inventory.replace(imex=look_at_channels(self.dev, proc, nodes.majors, missing, strict=nodes.strict))
+
+    def find_memory_obstacle(self) -> str:
+        """Return why the driver keeps no limits of GPU memory, "" where it does."""
+        from nvinject.host.memorylimits import find_obstacle
+
+        return find_obstacle(self.root, self.search.management_library, self.version)
+
+    def ask_nvml(self, inventory: Inventory, identity: tuple[int, int] | None) -> Inventory:
+        """Return the inventory with what only NVML knows."""
+        from nvinject.host.nvml import ask_nvml, complete_inventory
+
+        library = self.search.management_library
+        answer = ask_nvml(
+            self.root.host_path(library) if library else "",
+            self.version,
+            self.policy.nvml_timeout,
+            identity=identity,
+            device_root=self.dev.path,
+        )
+        return complete_inventory(inventory, answer)
 
 
 def configured_directories(policy: Policy) -> tuple[tuple[str, str], ...]:
