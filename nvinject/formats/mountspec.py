@@ -1,7 +1,7 @@
 """Mount specifications: the CSV files in which a Tegra system lists what its containers get.
 
 Belongs here: text to entries, and the patterns by which entries are left out. Does not belong here: finding the files,
-and what an entry leads to (nvinject.host.tegra). NVIDIA's L4T packages write these files, one entry a line:
+and what an entry leads to (nvinject.host.mountlists). NVIDIA's L4T packages write these files, one entry a line:
 
     line  = [ type "," path ]        blanks around both are ignored; the path may hold commas
     type  = "dev" | "dir" | "lib" | "sym"

@@ -18,7 +18,7 @@ from nvinject.core.catalog import (
 )
 from nvinject.core.model import Library
 from nvinject.errors import HostError
-from nvinject.formats.elf import ElfError, read_elf
+from nvinject.formats.elf import ElfError, ElfHeader, read_elf
 from nvinject.formats.ldcache import parse_table
 from nvinject.host.root import Root
 from nvinject.record import Record
@@ -191,16 +191,11 @@ class _Search:
         located = self._locate(path, library_prefix(path.rsplit("/", 1)[-1]))
         if not located:
             return
-        descriptor = self.root.open(located)
         try:
-            header = read_elf(lambda offset, size: os.pread(descriptor, size, offset), needed=False)
-        except OSError as error:
-            raise HostError(f"cannot read {self.root.host_path(located)}: {error.strerror}") from error
+            header = read_header(self.root, located)
         except ElfError as error:
             self.notes.append(f"{self.root.host_path(located)} is no usable library: {error}")
             return
-        finally:
-            os.close(descriptor)
         bits = dict(self.machine.elf_machines).get(header.machine, 0)
         soname = header.soname or located.rsplit("/", 1)[-1]
         if bits == header.bits and bits in self.sizes:
@@ -227,6 +222,17 @@ class _Search:
         if "." in other:
             self.others.setdefault(prefix, other)
         return ""
+
+
+def read_header(root: Root, path: str) -> ElfHeader:
+    """Return the ELF header of a file, without the libraries that it needs; raises ElfError, and HostError."""
+    descriptor = root.open(path)
+    try:
+        return read_elf(lambda offset, size: os.pread(descriptor, size, offset), needed=False)
+    except OSError as error:
+        raise HostError(f"cannot read {root.host_path(path)}: {error.strerror}") from error
+    finally:
+        os.close(descriptor)
 
 
 def library_prefix(name: str) -> str:

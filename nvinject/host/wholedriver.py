@@ -5,6 +5,7 @@ here: what every request needs (inventory.py), which must stay cheap. What is no
 """
 
 import os
+import stat
 
 from nvinject.core.catalog import (
     LIBRARY_SUBDIRECTORIES,
@@ -13,8 +14,8 @@ from nvinject.core.catalog import (
     OWN_VERSION_LIBRARIES,
 )
 from nvinject.core.model import DisplayLink, Gpu, Inventory, Library
-from nvinject.formats.elf import ElfError, read_elf
-from nvinject.host.libraries import library_prefix
+from nvinject.formats.elf import ElfError
+from nvinject.host.libraries import library_prefix, read_header
 from nvinject.host.nodes import look_at_node
 from nvinject.host.root import Root
 
@@ -50,9 +51,12 @@ def find_remaining_libraries(root: Root, version: str, known: tuple[Library, ...
             for name in root.list_directory(directory):
                 if not _belongs(name, version):
                     continue
-                path = root.resolve(f"{directory}/{name}")
+                located = root.locate(f"{directory}/{name}")
+                if located is None or not stat.S_ISREG(located[1].st_mode):
+                    continue
+                path = located[0]
                 # A link to a file that is there under its own name is no second library.
-                if path is None or path in paths or path in found or not _belongs(path.rsplit("/", 1)[-1], version):
+                if path in paths or path in found or not _belongs(path.rsplit("/", 1)[-1], version):
                     continue
                 soname = _read_soname(root, path, bits)
                 if soname:
@@ -81,13 +85,10 @@ def _belongs(name: str, version: str) -> bool:
 
 def _read_soname(root: Root, path: str, bits: int) -> str:
     """Return the SONAME of a library of the given word size, its file name where it has none, "" for anything else."""
-    descriptor = root.open(path)
     try:
-        header = read_elf(lambda offset, size: os.pread(descriptor, size, offset), needed=False)
-    except (ElfError, OSError):
+        header = read_header(root, path)
+    except ElfError:
         return ""
-    finally:
-        os.close(descriptor)
     return (header.soname or path.rsplit("/", 1)[-1]) if header.bits == bits else ""
 
 

@@ -13,10 +13,10 @@ from nvinject.core.model import DeviceNode, Driver, Gpu, HostFile, HostLink, Inv
 from nvinject.core.policy import Policy
 from nvinject.core.request import ContainerRequest
 from nvinject.errors import HostError
-from nvinject.formats.elf import ElfError, read_elf
+from nvinject.formats.elf import ElfError
 from nvinject.host import driver
 from nvinject.host.dxcore import OLDEST_WDDM, DxcoreAnswer, ask_dxcore
-from nvinject.host.libraries import MACHINES, library_prefix
+from nvinject.host.libraries import MACHINES, library_prefix, read_header
 from nvinject.host.nodes import look_at_node
 from nvinject.host.nvml import NvmlAnswer, ask_nvml, brand_name
 from nvinject.host.platforms import DXCORE, DXG, WSL_LIBRARIES
@@ -219,15 +219,10 @@ def read_library(root: Root, path: str) -> Library | None:
 
     The store's loaders (libcuda_loader.so) have the SONAME of the libraries that they load, and would take their place.
     """
-    descriptor = root.open(path)
     try:
-        header = read_elf(lambda offset, size: os.pread(descriptor, size, offset), needed=False)
-    except OSError as error:
-        raise HostError(f"cannot read {root.host_path(path)}: {error.strerror}") from error
+        header = read_header(root, path)
     except ElfError:
         return None
-    finally:
-        os.close(descriptor)
     if header.bits != 64 or dict(MACHINES[os.uname().machine].elf_machines).get(header.machine) != 64:
         return None
     name = path.rpartition("/")[2]
