@@ -6,6 +6,7 @@ Belongs here: reading the original's config.toml into a Policy, with the origina
 
 from nvinject.configfile import CONFIG_VARIABLE, read_bytes, split_names
 from nvinject.core.policy import DRIVER_CAPABILITIES, LAYOUTS, ON_MISSING, Features, Policy, Roots
+from nvinject.core.sources import clean_path
 from nvinject.errors import ConfigurationError, printable, quoted
 from nvinject.formats.plaintoml import parse_plain
 
@@ -261,17 +262,6 @@ def _choices_of(field: str) -> tuple[str, ...]:
     from nvinject.core.catalog import OPTIONAL_PARTS  # read for few nodes, and not by all who read the configuration
 
     return OPTIONAL_PARTS
-
-
-def clean_path(path: str) -> str:
-    """Return an absolute path without empty, `.` and `..` components, as os.path.normpath does."""
-    kept: list[str] = []
-    for part in path.split("/"):
-        if part == "..":
-            del kept[-1:]
-        elif part not in {"", "."}:
-            kept.append(part)
-    return "/" + "/".join(kept)
 
 
 def _parse(path: str, text: str) -> "dict[str, Any]":

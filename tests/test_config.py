@@ -1,6 +1,5 @@
 """config.toml: every key, every way to get it wrong, and the scan that needs no parser."""
 
-import os
 import pathlib
 
 import pytest
@@ -13,7 +12,6 @@ from nvinject.config import (
     KEYS,
     STRING,
     STRINGS,
-    clean_path,
     load_policy,
 )
 from nvinject.configfile import find_config, swarm_names_without_parsing
@@ -349,9 +347,3 @@ def test_any_text_is_read_or_refused(config: pathlib.Path, text: str) -> None:
     else:
         message = ""
     assert message == "" or message.isprintable()
-
-
-@given(st.lists(st.sampled_from(["a", "..", ".", "", "b c"]), max_size=8).map("/".join))
-def test_clean_paths(path: str) -> None:
-    """The same as the standard library's, whose import takes longer than reading the file."""
-    assert clean_path(f"/{path}") == "/" + os.path.normpath(f"/{path}").lstrip("/")

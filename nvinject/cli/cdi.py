@@ -40,16 +40,10 @@ COMMANDS = (
 
 def parser() -> "argparse.ArgumentParser":
     """Return the options of all sub-commands."""
-    import argparse
-
     from nvinject.cli import cdioptions
+    from nvinject.cli.parsers import new_parser
 
-    whole = argparse.ArgumentParser(
-        prog="nvinject cdi",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    whole = new_parser("nvinject cdi", DESCRIPTION, EPILOG)
     chosen = whole.add_subparsers(dest="command", metavar="COMMAND", required=True)
     made = {name: chosen.add_parser(name, help=words, description=words) for name, _, words in COMMANDS}
     cdioptions.add_options(made["generate"], cdioptions.GENERATE_OPTIONS)

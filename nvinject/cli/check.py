@@ -34,14 +34,9 @@ rule is cuda, driver, arch or brand, then one of = != < <= > >=, then a value.
 
 def parser() -> "argparse.ArgumentParser":
     """Return the command's options."""
-    import argparse
+    from nvinject.cli.parsers import new_parser
 
-    options = argparse.ArgumentParser(
-        prog="nvinject check",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    options = new_parser("nvinject check", DESCRIPTION, EPILOG)
     options.add_argument(
         "source", metavar="SOURCE", help="a JSON file, a bundle, - for standard input, or a requirement"
     )

@@ -63,13 +63,9 @@ def parser() -> "argparse.ArgumentParser":
     """Return the options of all sub-commands and of the original's form."""
     import argparse
 
-    whole = argparse.ArgumentParser(
-        prog="nvinject config",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    from nvinject.cli.parsers import new_parser
+
+    whole = new_parser("nvinject config", DESCRIPTION, EPILOG, allow_abbrev=False)
     _add_file(whole, default="")
     original = whole.add_argument_group("without a command, as nvidia-ctk config")
     original.add_argument("--set", metavar="KEY[=VALUE]", action="append", default=[], help="set a key")

@@ -50,15 +50,9 @@ files:
 
 def parser() -> "argparse.ArgumentParser":
     """Return the command's options."""
-    import argparse
+    from nvinject.cli.parsers import new_parser
 
-    options = argparse.ArgumentParser(
-        prog="nvinject runtime configure",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    options = new_parser("nvinject runtime configure", DESCRIPTION, EPILOG, allow_abbrev=False)
     add_target_options(options)
     runtime = options.add_argument_group("the runtime")
     runtime.add_argument(

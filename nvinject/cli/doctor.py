@@ -42,14 +42,9 @@ MARKS = {ERROR: "ERROR", WARNING: "warning", "note": "note"}
 
 def parser() -> "argparse.ArgumentParser":
     """Return the command's options."""
-    import argparse
+    from nvinject.cli.parsers import new_parser
 
-    options = argparse.ArgumentParser(
-        prog="nvinject doctor",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    options = new_parser("nvinject doctor", DESCRIPTION, EPILOG)
     options.add_argument("--container", metavar="ID", help="also look at this container: its id, bundle or config.json")
     options.add_argument(
         "--layer", action="append", choices=[name for name, _ in LAYERS], help="only this layer; may be repeated"

@@ -64,14 +64,9 @@ class Entry(Record):
 
 def parser(command: str = "info") -> "argparse.ArgumentParser":
     """Return the options of one of the two commands."""
-    import argparse
+    from nvinject.cli.parsers import new_parser
 
-    options = argparse.ArgumentParser(
-        prog=f"nvinject {command}",
-        description=DESCRIPTION if command == "info" else LIST_DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    options = new_parser(f"nvinject {command}", DESCRIPTION if command == "info" else LIST_DESCRIPTION, EPILOG)
     options.add_argument("--config", metavar="FILE", default="", help="read this config.toml; it must exist")
     forms = options.add_mutually_exclusive_group()
     forms.add_argument("--json", action="store_true", help="print JSON")

@@ -12,6 +12,7 @@ import sys
 from nvinject.bundle import bundle_path, write_bundle
 from nvinject.cli.manifest import missing_directories, record_installation
 from nvinject.cli.shimlauncher import MARK, format_hook, format_launcher
+from nvinject.cli.steps import print_steps
 from nvinject.configfile import DEFAULT_CONFIG
 from nvinject.errors import UsageError
 from nvinject.render.oci import HOOK_SCRIPT
@@ -102,14 +103,9 @@ examples:
 
 def parser() -> "argparse.ArgumentParser":
     """Return the command's options."""
-    import argparse
+    from nvinject.cli.parsers import new_parser
 
-    options = argparse.ArgumentParser(
-        prog="nvinject install",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    options = new_parser("nvinject install", DESCRIPTION, EPILOG)
     options.add_argument(
         "--prefix", required=True, metavar="DIR", help="where to install; the launcher goes to DIR/bin"
     )
@@ -149,7 +145,7 @@ def main(arguments: "list[str]") -> int:
         lay_down(prefix, launcher, interpreter, directories, links if options.links else [], config)
         compile_modules(directories)
         verify(launcher)
-    report(steps, dry_run=options.dry_run, as_json=options.json)
+    print_steps(steps, ("kind", "path", "detail"), dry_run=options.dry_run, as_json=options.json)
     for warning in find_weak_spots([interpreter, *directories]):
         sys.stderr.write(f"nvinject: warning: {warning}\n")
     return 0
@@ -317,17 +313,3 @@ def find_closed_directory(path: str) -> str:
                 return directory
             directory = os.path.dirname(directory)
     return ""
-
-
-def report(steps: "list[tuple[str, str, str]]", *, dry_run: bool, as_json: bool) -> None:
-    """Print what was done, or would be."""
-    if as_json:
-        import json
-
-        rows = [{"kind": kind, "path": path, "detail": detail} for kind, path, detail in steps]
-        sys.stdout.write(json.dumps({"dryRun": dry_run, "steps": rows}, indent=2) + "\n")
-        return
-    from nvinject.render.text import format_table
-
-    sys.stdout.write(format_table(("what", "path", "detail"), steps))
-    sys.stdout.write("dry run: nothing was changed\n" if dry_run else "")

@@ -32,14 +32,9 @@ examples:
 
 def parser() -> "argparse.ArgumentParser":
     """Return the command's options."""
-    import argparse
+    from nvinject.cli.parsers import new_parser
 
-    options = argparse.ArgumentParser(
-        prog="nvinject manual",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    options = new_parser("nvinject manual", DESCRIPTION, EPILOG)
     options.add_argument("page", metavar="PAGE", nargs="?", help="print this page, such as nvinject-cdi")
     options.add_argument(
         "--output", metavar="DIR", default="", help="write all pages into man1 and man5 of this directory"

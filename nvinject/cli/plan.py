@@ -30,14 +30,9 @@ examples:
 
 def parser() -> "argparse.ArgumentParser":
     """Return the command's options."""
-    import argparse
+    from nvinject.cli.parsers import new_parser
 
-    options = argparse.ArgumentParser(
-        prog="nvinject plan",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    options = new_parser("nvinject plan", DESCRIPTION, EPILOG)
     options.add_argument("container", metavar="BUNDLE", help="a bundle folder or a config.json")
     options.add_argument(
         "--rootfs", metavar="DIR", help="the container's root file system, if not where config.json says"

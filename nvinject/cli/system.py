@@ -9,6 +9,7 @@ import sys
 
 from nvinject.cli.cdioptions import Option, add_options, parse_flag
 from nvinject.cli.messages import debug, inform, is_quiet, warn
+from nvinject.cli.steps import print_steps
 from nvinject.core import nodesetup
 from nvinject.core.nodesetup import CAPABILITIES, CONTROL, GPUS, HostNodes, Link
 from nvinject.core.policy import Roots
@@ -110,14 +111,9 @@ COMMANDS: dict[str, tuple[tuple[Option, ...], str]] = {
 
 def parser() -> "argparse.ArgumentParser":
     """Return the options of all sub-commands."""
-    import argparse
+    from nvinject.cli.parsers import new_parser
 
-    whole = argparse.ArgumentParser(
-        prog="nvinject system",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    whole = new_parser("nvinject system", DESCRIPTION, EPILOG)
     chosen = whole.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, (options, words) in COMMANDS.items():
         made = chosen.add_parser(name, help=words, description=words)
@@ -377,15 +373,5 @@ def read_cache(root_path: str, cache: str) -> list[tuple[str, int, str]]:
 
 def report(rows: "Rows", *, dry_run: bool, as_json: bool) -> None:
     """Print what was done, or would be."""
-    if as_json:
-        import json
-
-        values = [{"kind": kind, "path": path, "result": words} for kind, path, words in rows]
-        sys.stdout.write(json.dumps({"dryRun": dry_run, "steps": values}, indent=2) + "\n")
-        return
-    from nvinject.render.text import format_table
-
-    if is_quiet() and not dry_run:
-        return
-    sys.stdout.write(format_table(("what", "path", "result"), rows) if rows else "")
-    sys.stdout.write("dry run: nothing was changed\n" if dry_run else "")
+    if as_json or dry_run or not is_quiet():
+        print_steps(rows, ("kind", "path", "result"), dry_run=dry_run, as_json=as_json)

@@ -5,9 +5,9 @@ configuration, which has an undo of its own.
 """
 
 import os
-import sys
 
 from nvinject.cli.manifest import CHANGED, GONE, Manifest, read_manifest
+from nvinject.cli.steps import print_steps
 from nvinject.errors import UsageError
 
 TYPE_CHECKING = False
@@ -29,14 +29,9 @@ Undo `nvinject runtime configure` first: an engine that still names a removed ru
 
 def parser() -> "argparse.ArgumentParser":
     """Return the command's options."""
-    import argparse
+    from nvinject.cli.parsers import new_parser
 
-    options = argparse.ArgumentParser(
-        prog="nvinject uninstall",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    options = new_parser("nvinject uninstall", DESCRIPTION, EPILOG)
     options.add_argument("--prefix", required=True, metavar="DIR", help="where it was installed")
     options.add_argument("--force", action="store_true", help="remove files that were changed, too")
     options.add_argument("--dry-run", action="store_true", help="print what would be done and change nothing")
@@ -55,7 +50,7 @@ def main(arguments: "list[str]") -> int:
     kept = [row for row in rows if row[0] == "kept"]
     if not kept:
         rows += remove_rest(manifest, dry_run=options.dry_run)
-    report(rows, dry_run=options.dry_run, as_json=options.json)
+    print_steps(rows, ("result", "path", "detail"), dry_run=options.dry_run, as_json=options.json)
     return 1 if kept else 0
 
 
@@ -99,17 +94,3 @@ def remove_rest(manifest: Manifest, *, dry_run: bool) -> "list[tuple[str, str, s
         else:
             rows.append(("removed", directory, ""))
     return rows
-
-
-def report(rows: "list[tuple[str, str, str]]", *, dry_run: bool, as_json: bool) -> None:
-    """Print what was done, or would be."""
-    if as_json:
-        import json
-
-        steps = [{"result": what, "path": path, "detail": detail} for what, path, detail in rows]
-        sys.stdout.write(json.dumps({"dryRun": dry_run, "steps": steps}, indent=2) + "\n")
-        return
-    from nvinject.render.text import format_table
-
-    sys.stdout.write(format_table(("what", "path", "detail"), rows))
-    sys.stdout.write("dry run: nothing was changed\n" if dry_run else "")

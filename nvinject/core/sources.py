@@ -1,7 +1,7 @@
 """Sources: the places of a container's specification where devices are named, and how a list of names is read.
 
-Belongs here: splitting, special tokens, the mounts that ask for devices, and whether there is any of these. Does not
-belong here: which source may be used and wins (request.py).
+Belongs here: splitting, special tokens, the mounts that ask for devices with the cleaning of their paths, and whether
+there is any of these. Does not belong here: which source may be used and wins (request.py).
 """
 
 from nvinject.record import Record
@@ -99,8 +99,8 @@ def mounted_devices(mounts: tuple[tuple[str, str], ...]) -> tuple[tuple[str, ...
     devices: list[str] = []
     channels: list[str] = []
     for source, destination in mounts:
-        cleaned = _clean(destination)
-        if not cleaned.startswith(MOUNT_PREFIX) or _clean(source) != "/dev/null":
+        cleaned = clean_path(destination)
+        if not cleaned.startswith(MOUNT_PREFIX) or clean_path(source) != "/dev/null":
             continue
         name = cleaned[len(MOUNT_PREFIX) :].strip("/")
         if name.startswith("imex/"):
@@ -133,8 +133,8 @@ def _mounted_cdi_name(name: str) -> list[str]:
     return [name] if is_cdi_name(name) else []
 
 
-def _clean(path: str) -> str:
-    """Return the path without empty, `.` and `..` components."""
+def clean_path(path: str) -> str:
+    """Return the path without empty, `.` and `..` components; a relative one stays below where it begins."""
     kept: list[str] = []
     for part in path.split("/"):
         if part == "..":

@@ -48,6 +48,10 @@ def look_at_node(dev: Root, path: str) -> DeviceNode | None:
     found = dev.lstat(path)
     if found is None or not stat.S_ISCHR(found.st_mode):
         return None
+    return _describe(path, found)
+
+
+def _describe(path: str, found: os.stat_result) -> DeviceNode:
     return DeviceNode(
         path=path,
         major=os.major(found.st_rdev),
@@ -71,14 +75,7 @@ def check_node(dev: Root, path: str, major: int, minor: int, *, strict: bool) ->
     if not stat.S_ISCHR(found.st_mode):
         kind = _KINDS.get(stat.S_IFMT(found.st_mode), "something else")
         return NodeCheck(node=None, fault=f"{shown} is {kind}, not a character device")
-    node = DeviceNode(
-        path=path,
-        major=os.major(found.st_rdev),
-        minor=os.minor(found.st_rdev),
-        mode=stat.S_IMODE(found.st_mode),
-        uid=found.st_uid,
-        gid=found.st_gid,
-    )
+    node = _describe(path, found)
     expected = (major or node.major, minor)
     if (node.major, node.minor) == expected:
         return NodeCheck(node=node)

@@ -128,18 +128,23 @@ class _Configuration:
         if self._files_left <= 0:
             return []
         self._files_left -= 1
-        try:
-            fd = open_in_root(self._root_fd, path, _LIST)
-        except OSError as error:
-            ignore_absence(error)
-            return []
-        try:
-            return sorted(os.listdir(fd), key=os.fsencode)
-        except OSError as error:
-            ignore_absence(error)
-            return []
-        finally:
-            os.close(fd)
+        return sorted(list_names(self._root_fd, path), key=os.fsencode)
+
+
+def list_names(root_fd: int, path: str) -> "list[str]":
+    """Return the names in a directory of the root, none where there is no such directory."""
+    try:
+        fd = open_in_root(root_fd, path, _LIST)
+    except OSError as error:
+        ignore_absence(error)
+        return []
+    try:
+        return os.listdir(fd)
+    except OSError as error:
+        ignore_absence(error)
+        return []
+    finally:
+        os.close(fd)
 
 
 def default_directories(root_fd: int, machine: str) -> tuple[str, ...]:
@@ -219,18 +224,7 @@ class SearchPath:
 
     def _names_below(self, path: str) -> "list[str]":
         """Return names that can be glibc-hwcaps sub-directories: neither hidden nor with the colon of search paths."""
-        try:
-            fd = open_in_root(self._root_fd, path, _LIST)
-        except OSError as error:
-            ignore_absence(error)
-            return []
-        try:
-            names = os.listdir(fd)
-        except OSError as error:
-            ignore_absence(error)
-            return []
-        finally:
-            os.close(fd)
+        names = list_names(self._root_fd, path)
         return sorted(name for name in names if not name.startswith(".") and ":" not in name)
 
     def close(self) -> None:

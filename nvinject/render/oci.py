@@ -18,6 +18,7 @@ from nvinject.core.plan import (
     UpdateLoaderCache,
     WriteFile,
 )
+from nvinject.core.sources import clean_path
 from nvinject.errors import InputError
 from nvinject.record import Record
 
@@ -100,7 +101,7 @@ def read_traits(document: "Document", *, nested: bool, write_rootfs: bool, add_g
         # user namespace the kernel forbids it whatever it holds.
         makes_nodes=not userns and "CAP_MKNOD" in _capabilities(document),
         writes_rootfs=write_rootfs and not readonly,
-        destinations=tuple(_normal(str(mount.get("destination", ""))) for mount in mounts),
+        destinations=tuple(_destination(mount) for mount in mounts),
         mounts_proc=any(_is_procfs(mount) for mount in mounts),
         label=label if isinstance(label, str) else "",
         # In a user namespace the host's group is another one, or none.
@@ -109,7 +110,7 @@ def read_traits(document: "Document", *, nested: bool, write_rootfs: bool, add_g
 
 
 def _is_procfs(mount: "Document") -> bool:
-    if _normal(str(mount.get("destination", ""))) != "/proc":
+    if _destination(mount) != "/proc":
         return False
     # A container in the host's process namespace gets the host's own procfs.
     return mount.get("type") == "proc" or (
@@ -193,7 +194,7 @@ def follow(link: CreateSymlink, files: dict[str, BindFile], links: dict[str, Cre
         step = links.get(path)
         if step is None:
             break
-        path = _normal(f"{path.rpartition('/')[0]}/{step.target}" if step.target[:1] != "/" else step.target)
+        path = clean_path(f"{path.rpartition('/')[0]}/{step.target}" if step.target[:1] != "/" else step.target)
     return files.get(path)
 
 
@@ -299,11 +300,7 @@ def _add_mounts(document: "Document", mounts: "list[Document]") -> None:
         return
     entries = _made_list(document, "mounts")
     taken = {mount["destination"] for mount in mounts}
-    entries[:] = [
-        entry
-        for entry in entries
-        if not (isinstance(entry, dict) and _normal(str(entry.get("destination", ""))) in taken)
-    ]
+    entries[:] = [entry for entry in entries if not (isinstance(entry, dict) and _destination(entry) in taken)]
     entries += sorted(mounts, key=lambda mount: mount["destination"].count("/"))
 
 
@@ -354,15 +351,8 @@ def _name(target: str) -> str:
     return target.rpartition("/")[2]
 
 
-def _normal(path: str) -> str:
-    """Return the path without empty, `.` and `..` components."""
-    kept: list[str] = []
-    for part in path.split("/"):
-        if part == "..":
-            del kept[-1:]
-        elif part not in {"", "."}:
-            kept.append(part)
-    return "/" + "/".join(kept)
+def _destination(mount: "Document") -> str:
+    return clean_path(f"/{mount.get('destination', '')}")
 
 
 def _object(holder: "Document", name: str) -> "Document":

@@ -1,11 +1,13 @@
 """Machines that stand while tests change them, and the pytest plugin that starts them."""
 
+import contextlib
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -31,6 +33,18 @@ def listing(machine: Running) -> list[str]:
     )
     done = machine.run(["sh", "-c", script], capture_output=True, text=True)
     return [line.split(" (")[0].strip() for line in done.stdout.splitlines()]
+
+
+@contextlib.contextmanager
+def entered(machine: Running, script: str) -> Iterator[IO[str]]:
+    """Run a script in the machine while it may change; what it prints can be read."""
+    if machine.lane != "root":
+        pytest.skip("the library of a tree is not on the loader's path")
+    enter = [sys.executable, "-m", "nvfakes", "enter", "--running", str(machine.process), "--"]
+    words = [*enter, sys.executable, "-c", script]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield process.stdout
 
 
 BOTH = ["GPU 0: NVIDIA H100 80GB HBM3", "GPU 1: NVIDIA H100 80GB HBM3"]
@@ -110,27 +124,11 @@ print(n.nvmlDeviceGetTotalEccErrors(gpu, 1, 0), flush=True)
 
 
 def test_a_program_learns_of_an_xid_while_it_waits() -> None:
-    with nvfakes.start("two-h100") as machine:
-        if machine.lane != "root":
-            pytest.skip("the library of a tree is not on the loader's path")
-        words = [
-            sys.executable,
-            "-m",
-            "nvfakes",
-            "enter",
-            "--running",
-            str(machine.process),
-            "--",
-            sys.executable,
-            "-c",
-            EVENTS,
-        ]
-        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "waiting\n"
-            machine.set_health(0, "xid", 13)  # nobody waits for this one
-            machine.set_health(1, "ecc", 2)
-            assert process.stdout.read() == "8 48\n2\n"
+    with nvfakes.start("two-h100") as machine, entered(machine, EVENTS) as output:
+        assert output.readline() == "waiting\n"
+        machine.set_health(0, "xid", 13)  # nobody waits for this one
+        machine.set_health(1, "ecc", 2)
+        assert output.read() == "8 48\n2\n"
 
 
 THREADS = """
@@ -153,27 +151,11 @@ print(wrong)
 
 
 def test_threads_ask_while_the_machine_changes() -> None:
-    with nvfakes.start("two-h100") as machine:
-        if machine.lane != "root":
-            pytest.skip("the library of a tree is not on the loader's path")
-        words = [
-            sys.executable,
-            "-m",
-            "nvfakes",
-            "enter",
-            "--running",
-            str(machine.process),
-            "--",
-            sys.executable,
-            "-c",
-            THREADS,
-        ]
-        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "go\n"
-            for celsius in range(30, 60):
-                machine.answer(0, "thermal.temperature_gpu_c", celsius)
-            assert process.stdout.read() == "[]\n"
+    with nvfakes.start("two-h100") as machine, entered(machine, THREADS) as output:
+        assert output.readline() == "go\n"
+        for celsius in range(30, 60):
+            machine.answer(0, "thermal.temperature_gpu_c", celsius)
+        assert output.read() == "[]\n"
 
 
 PLUGIN_TEST = """
