@@ -12,9 +12,7 @@ from typing import Any
 
 import pytest
 
-from nvconform.casefile import cases_directory, find, load_all, load_sets
-from nvconform.implementations import Implementation
-from nvconform.session import Session
+from .conftest import run_case
 
 SLEEPER = """
 #include <fcntl.h>
@@ -30,8 +28,8 @@ exec "$@"
 
 
 @pytest.fixture
-def covered(tmp_path: Path) -> tuple[Session, Path]:
-    """Return a session in which NVML sleeps, and the file that tells that it was loaded."""
+def covered(tmp_path: Path) -> tuple[dict[str, Any], Path]:
+    """Return an adapter whose NVML sleeps, and the file that tells that it was loaded."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler (package gcc)")
@@ -46,33 +44,22 @@ def covered(tmp_path: Path) -> tuple[Session, Path]:
         "install": [sys.executable, "-m", "nvinject", "install", "--prefix", "{prefix}"],
         "command": [str(wrapper), "{prefix}/bin/nvinject", "hook", "{stage}"],
     }
-    return Session(Implementation("sleeping", "sleeping", ("root",), document), load_sets()), mark
-
-
-def run(session: Session, identifier: str) -> dict[str, Any]:
-    """Run a case in lane root, which has the real paths."""
-    try:
-        result = session.run(find(load_all(cases_directory()), identifier), "root")
-    finally:
-        session.close()
-    if result["status"] == "skipped":
-        pytest.skip(str(result["reason"]))
-    return result
+    return document, mark
 
 
 @pytest.mark.parametrize("identifier", ["devices/all", "devices/uuid", "capabilities/all"])
-def test_whole_gpus_do_without(identifier: str, covered: tuple[Session, Path]) -> None:
+def test_whole_gpus_do_without(identifier: str, covered: tuple[dict[str, Any], Path]) -> None:
     """All that a case expects is there, and the library was never loaded."""
-    session, mark = covered
-    result = run(session, identifier)
+    document, mark = covered
+    result = run_case(identifier, document)
     assert result["code"] == 0, result["message"]
     assert not mark.exists()
 
 
-def test_a_cuda_requirement_does_not(covered: tuple[Session, Path]) -> None:
+def test_a_cuda_requirement_does_not(covered: tuple[dict[str, Any], Path]) -> None:
     """The library is loaded where only it knows, and its sleep becomes an error: the cover works."""
-    session, mark = covered
-    result = run(session, "requirements/first-alternative")
+    document, mark = covered
+    result = run_case("requirements/first-alternative", document)
     assert mark.exists()
     assert result["code"] == 6
     assert "NVML" in result["message"]

@@ -5,24 +5,17 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
 from engines.trixie import TrixieError, find_tree
+from nvconform.required import give_up
 from toolbox.conftest import can_be_root as can_be_root  # noqa: PLC0414 - a fixture that tests of this folder ask for
 
 from .freshroot import REPOSITORY, FreshRoot
 
 BUILDER = REPOSITORY / "deploy" / "debian" / "build.py"
 BUILD_SECONDS = 120
-
-
-def give_up(lane: str, reason: str) -> NoReturn:
-    """Skip with the reason; where NVCONFORM_REQUIRE lists the lane, it is a failure."""
-    if lane in os.environ.get("NVCONFORM_REQUIRE", "").split(","):
-        pytest.fail(f"{lane} is required here, but {reason}", pytrace=False)
-    pytest.skip(reason)
 
 
 def build_package(output: Path, **environment: str) -> Path:

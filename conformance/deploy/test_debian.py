@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from nvconform.required import give_up
 from nvfakes import declaration, tree
 
-from .conftest import build_package, give_up
+from .conftest import build_package
 from .freshroot import FreshRoot
 
 pytestmark = pytest.mark.xdist_group("deploy")

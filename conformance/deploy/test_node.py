@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
+from nvconform.required import give_up
 from nvfakes import declaration, tree
 from toolbox.conftest import Bench
 
-from .conftest import give_up
 from .nodeimage import BaseError, build_base, lay_out_context
 from .test_kubernetes import FOLDER, read
 

@@ -7,26 +7,21 @@ import contextlib
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
+
+from nvconform.required import give_up
 
 from .daemon import Daemon, install_hook, running
 from .image import FAMILIES, ImageError, build_image
 
 MISSING = {"dockerd": "install docker.io", "runc": "install runc", "cc": "install gcc and libc6-dev"}
 IMAGE = "nvconform"
+Start = Callable[..., contextlib.AbstractContextManager[Daemon]]
 # Debian keeps system programs where an ordinary user's PATH does not look.
 SEARCH_PATH = f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
-
-
-def give_up(reason: str) -> NoReturn:
-    """Skip with the reason; where NVCONFORM_REQUIRE lists `docker`, nothing may be skipped, and it is a failure."""
-    if "docker" in os.environ.get("NVCONFORM_REQUIRE", "").split(","):
-        pytest.fail(f"docker is required here, but {reason}", pytrace=False)
-    pytest.skip(reason)
 
 
 @pytest.fixture(scope="session")
@@ -35,7 +30,7 @@ def images() -> dict[str, bytes]:
     try:
         return {family: build_image(family) for family in FAMILIES}
     except ImageError as error:
-        give_up(str(error))
+        give_up("docker", str(error))
 
 
 @pytest.fixture(scope="session")
@@ -46,13 +41,8 @@ def hook(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return prefix
 
 
-@pytest.fixture(scope="session")
-def dockerd() -> str:
-    """Return the program, or skip where a private one cannot run; what is permitted is found out by doing it."""
-    for program, remedy in MISSING.items():
-        if shutil.which(program, path=SEARCH_PATH) is None:
-            give_up(f"{program} is missing; {remedy}")
-    # A fake machine needs a mount namespace and device nodes of its own.
+def why_no_machine() -> str:
+    """Return why there can be no fake machine, which has mounts and device nodes of its own, "" where it can."""
     tried = subprocess.run(
         ["unshare", "--mount", "sh", "-c", "mount -t tmpfs none /mnt && mknod /mnt/node c 195 255"],
         capture_output=True,
@@ -60,8 +50,18 @@ def dockerd() -> str:
         check=False,
         timeout=20,
     )
-    if tried.returncode != 0:
-        give_up(f"a private dockerd needs root: {tried.stderr.strip().splitlines()[-1]}")
+    return "" if tried.returncode == 0 else tried.stderr.strip().splitlines()[-1]
+
+
+@pytest.fixture(scope="session")
+def dockerd() -> str:
+    """Return the program, or skip where a private one cannot run; what is permitted is found out by doing it."""
+    for program, remedy in MISSING.items():
+        if shutil.which(program, path=SEARCH_PATH) is None:
+            give_up("docker", f"{program} is missing; {remedy}")
+    problem = why_no_machine()
+    if problem:
+        give_up("docker", f"a private dockerd needs root: {problem}")
     return shutil.which("dockerd", path=SEARCH_PATH) or ""
 
 
@@ -75,31 +75,37 @@ def started(daemon: Daemon, images: dict[str, bytes]) -> Iterator[Daemon]:
 
 
 @pytest.fixture(scope="session")
-def two_gpus(
-    dockerd: str, hook: Path, images: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Daemon]:
+def start(dockerd: str, hook: Path, images: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory) -> Start:
+    """Return a function of a machine that starts a daemon there, with nvinject and the images."""
+
+    def start_on(
+        machine: str, kind: type[Daemon] = Daemon, **options: bool
+    ) -> contextlib.AbstractContextManager[Daemon]:
+        log = tmp_path_factory.mktemp(Path(machine).stem) / "dockerd.log"
+        return started(kind(dockerd, log, machine, hook, **options), images)
+
+    return start_on
+
+
+@pytest.fixture(scope="session")
+def two_gpus(start: Start) -> Iterator[Daemon]:
     """Return a daemon on a machine with two H100."""
-    with started(Daemon(dockerd, tmp_path_factory.mktemp("two") / "dockerd.log", "two-h100", hook), images) as daemon:
+    with start("two-h100") as daemon:
         yield daemon
 
 
 @pytest.fixture(scope="session")
-def two_gpus_unified(
-    dockerd: str, hook: Path, images: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Daemon]:
+def two_gpus_unified(start: Start) -> Iterator[Daemon]:
     """Return a daemon on a machine with two H100 and cgroup v2 only."""
     known = Path("/proc/filesystems").read_text().split()
     if "cgroup2" not in known:
-        give_up("this kernel has no cgroup v2")
-    log = tmp_path_factory.mktemp("unified") / "dockerd.log"
-    with started(Daemon(dockerd, log, "two-h100", hook, unified=True), images) as daemon:
+        give_up("docker", "this kernel has no cgroup v2")
+    with start("two-h100", unified=True) as daemon:
         yield daemon
 
 
 @pytest.fixture(scope="session")
-def no_driver(
-    dockerd: str, hook: Path, images: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Daemon]:
+def no_driver(start: Start) -> Iterator[Daemon]:
     """Return a daemon on a machine without GPU and driver."""
-    with started(Daemon(dockerd, tmp_path_factory.mktemp("none") / "dockerd.log", "no-driver", hook), images) as daemon:
+    with start("no-driver") as daemon:
         yield daemon

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from . import test_podman_cdi
-from .conftest import SEARCH_PATH, started
+from .conftest import SEARCH_PATH, Start
 from .daemon import Daemon
 from .podman import IMAGE, Podman
 from .test_docker import GPU_0, GPU_1, LIST, run
@@ -241,12 +241,9 @@ class ConfiguredDaemon(Daemon):
 
 
 @pytest.fixture(scope="module")
-def configured(
-    dockerd: str, hook: Path, images: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Daemon]:
+def configured(start: Start) -> Iterator[Daemon]:
     """Return a dockerd that was configured by the command, on a machine with two H100."""
-    log = tmp_path_factory.mktemp("configured") / "dockerd.log"
-    with started(ConfiguredDaemon(dockerd, log, "two-h100", hook, shim=True), images) as daemon:
+    with start("two-h100", ConfiguredDaemon, shim=True) as daemon:
         yield daemon
 
 

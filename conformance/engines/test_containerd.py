@@ -9,7 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from .conftest import SEARCH_PATH, give_up
+from nvconform.required import give_up
+
+from .conftest import SEARCH_PATH
 from .containerd import Containerd
 from .daemon import install_hook, running
 from .image import ImageError, build_archive, build_image
@@ -24,7 +26,7 @@ def containerd(dockerd: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     assert dockerd
     program = shutil.which("containerd", path=SEARCH_PATH)
     if program is None or shutil.which("ctr", path=SEARCH_PATH) is None:
-        give_up("containerd is missing; install containerd")
+        give_up("docker", "containerd is missing; install containerd")
     folder = tmp_path_factory.mktemp("containerd")
     install_hook(folder / "prefix")
     daemon = Containerd(program, folder / "containerd.log", "two-h100", folder / "prefix", shim=True)
@@ -32,7 +34,7 @@ def containerd(dockerd: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         try:
             daemon.load(build_archive(build_image("deb"), "localhost/nvconform:deb"))
         except ImageError as error:
-            give_up(str(error))
+            give_up("docker", str(error))
         yield daemon
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from docker.models.containers import Container
 
-from .conftest import started
+from .conftest import Start
 from .daemon import Daemon
 from .test_docker import GPU_0, GPU_1, LIST, NOTHING, ONLY_GPU_1, SILENT, UUID_1, connected, gpus, refusal, run, shell
 
@@ -19,22 +19,16 @@ pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("docker")]
 
 
 @pytest.fixture(scope="session")
-def shim(
-    dockerd: str, hook: Path, images: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Daemon]:
+def shim(start: Start) -> Iterator[Daemon]:
     """Return a daemon with the runtime shim, on a machine with two H100."""
-    log = tmp_path_factory.mktemp("shim") / "dockerd.log"
-    with started(Daemon(dockerd, log, "two-h100", hook, shim=True), images) as daemon:
+    with start("two-h100", shim=True) as daemon:
         yield daemon
 
 
 @pytest.fixture(scope="session")
-def shim_without_driver(
-    dockerd: str, hook: Path, images: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Daemon]:
+def shim_without_driver(start: Start) -> Iterator[Daemon]:
     """Return a daemon with the runtime shim, on a machine without GPU and driver."""
-    log = tmp_path_factory.mktemp("shim") / "dockerd.log"
-    with started(Daemon(dockerd, log, "no-driver", hook, shim=True), images) as daemon:
+    with start("no-driver", shim=True) as daemon:
         yield daemon
 
 

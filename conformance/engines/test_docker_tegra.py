@@ -5,11 +5,10 @@ Belongs here: what a user of docker sees of it. Does not belong here: every rule
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from .conftest import started
+from .conftest import Start
 from .daemon import Daemon
 from .test_docker import NOTHING, SILENT, gpus, refusal, run, shell
 from .test_docker_runtime import through_shim
@@ -21,12 +20,9 @@ NODES = ["as", "channel", "ctrl", "power"]
 
 
 @pytest.fixture(scope="module")
-def orin(
-    dockerd: str, hook: Path, images: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Daemon]:
+def orin(start: Start) -> Iterator[Daemon]:
     """Return a daemon with hook and runtime shim, on a Jetson Orin."""
-    log = tmp_path_factory.mktemp("orin") / "dockerd.log"
-    with started(Daemon(dockerd, log, "jetson-orin", hook, shim=True), images) as daemon:
+    with start("jetson-orin", shim=True) as daemon:
         yield daemon
 
 

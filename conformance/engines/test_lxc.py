@@ -5,13 +5,13 @@ containers are unprivileged (their ids are mapped), which that hook insists on.
 """
 
 import json
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
+
+from nvconform.required import give_up
 
 from .image import ImageError, build_image
 from .lxc import HOOK, Lxc, LxcError, Outcome, find_missing
@@ -39,23 +39,16 @@ for node in nvidia0 nvidia1 zero; do head -c1 /dev/$node 2>&1 | sed "s/.*: //; s
 ALLOWED, FORBIDDEN = "No such device or address", "Operation not permitted"
 
 
-def give_up(reason: str) -> NoReturn:
-    """Skip with the reason; where NVCONFORM_REQUIRE lists `lxc`, nothing may be skipped, and it is a failure."""
-    if "lxc" in os.environ.get("NVCONFORM_REQUIRE", "").split(","):
-        pytest.fail(f"lxc is required here, but {reason}", pytrace=False)
-    pytest.skip(reason)
-
-
 @pytest.fixture(scope="session")
 def archive() -> bytes:
     """Build the image, or say what the host lacks."""
     missing = find_missing()
     if missing:
-        give_up(missing)
+        give_up("lxc", missing)
     try:
         return build_image("deb")
     except ImageError as error:
-        give_up(str(error))
+        give_up("lxc", str(error))
 
 
 def start(machine: str, archive: bytes, folder: Path) -> Iterator[Lxc]:
@@ -65,11 +58,11 @@ def start(machine: str, archive: bytes, folder: Path) -> Iterator[Lxc]:
     try:
         lxc = Lxc(str(declaration), archive)
     except LxcError as error:
-        give_up(str(error))
+        give_up("lxc", str(error))
     try:
         tried = lxc.execute(lxc.make_container(""), "true")
         if tried.code != 0:
-            give_up(f"no unprivileged container of LXC: {(tried.err.strip().splitlines() or ['it fails'])[0]}")
+            give_up("lxc", f"no unprivileged container of LXC: {(tried.err.strip().splitlines() or ['it fails'])[0]}")
         yield lxc
     finally:
         lxc.close()

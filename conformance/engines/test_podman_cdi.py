@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
+from .conftest import why_no_machine
 from .image import add, triplet
 from .podman import Podman
 
@@ -36,15 +37,9 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for program, remedy in NEEDED.items():
         if shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin") is None:
             pytest.skip(f"{program} is missing; {remedy}")
-    tried = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", "mount -t tmpfs none /mnt && mknod /mnt/node c 195 255"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=20,
-    )
-    if tried.returncode != 0:
-        pytest.skip(f"a machine needs root: {tried.stderr.strip().splitlines()[-1]}")
+    problem = why_no_machine()
+    if problem:
+        pytest.skip(f"a machine needs root: {problem}")
     return tmp_path_factory.mktemp("podman")
 
 

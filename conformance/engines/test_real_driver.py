@@ -6,13 +6,13 @@ because the real one asks a kernel module.
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from nvconform.required import give_up
 from nvfakes.packages import NoSourceError, fetch
 
-from .conftest import give_up, started
+from .conftest import Start
 from .daemon import Daemon
 from .test_docker import GPU_0, GPU_1, LIST, ONLY_GPU_1, UUID_1, gpus, run
 
@@ -34,19 +34,16 @@ def branch(request: pytest.FixtureRequest, dockerd: str) -> str:
     try:
         fetch(request.param)
     except NoSourceError as error:
-        give_up(str(error))
+        give_up("docker", str(error))
     return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def daemon(
-    dockerd: str, branch: str, hook: Path, images: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Daemon]:
+def daemon(branch: str, start: Start, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """Return a daemon on a machine with two H100 and the real files of the branch."""
-    folder = tmp_path_factory.mktemp("real")
-    machine = folder / "machine.yaml"
+    machine = tmp_path_factory.mktemp("real") / "machine.yaml"
     machine.write_text(MACHINE.format(branch=branch))
-    with started(Daemon(dockerd, folder / "dockerd.log", str(machine), hook), images) as running:
+    with start(str(machine)) as running:
         yield running
 
 

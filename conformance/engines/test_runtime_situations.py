@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from nvconform.image import shared_object
+from nvconform.required import give_up
 
-from .conftest import SEARCH_PATH, give_up
+from .conftest import SEARCH_PATH
 from .daemon import nvfakes
 from .test_docker import GPU_0, GPU_1
 
@@ -48,7 +49,7 @@ class Scene:
         self.low_level = folder / "low-level"
         program = shutil.which(runtime, path=SEARCH_PATH)
         if program is None:
-            give_up(f"{runtime} is not installed")
+            give_up("docker", f"{runtime} is not installed")
         nvfakes("runtime-wrapper", "--runtime", program, str(self.low_level))
         self.settings = ""
 
@@ -95,7 +96,7 @@ class Scene:
             timeout=SECONDS,
         )
         if done.returncode == 99:
-            give_up("crun refuses hybrid cgroups, and we cannot hide them")
+            give_up("docker", "crun refuses hybrid cgroups, and we cannot hide them")
         assert done.stderr == "", done.stderr
         return done.stdout.splitlines()
 

@@ -5,15 +5,14 @@ every view of a container (test_podman_cdi.py). The machine is a tree that the s
 nvidia-container-cli.root, as for a driver container; nvinject runs on Debian 13's own Python.
 """
 
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
 from nvconform.engines.engine import remove_cgroups
+from nvconform.required import give_up
 from nvfakes import declaration, tree
 
 from .image import ImageError, build_archive, build_image, triplet
@@ -110,20 +109,13 @@ ENGINES = {
 }
 
 
-def give_up(reason: str) -> NoReturn:
-    """Skip with the reason; where NVCONFORM_REQUIRE lists `trixie`, it is a failure."""
-    if "trixie" in os.environ.get("NVCONFORM_REQUIRE", "").split(","):
-        pytest.fail(f"Debian 13 is required here, but {reason}", pytrace=False)
-    pytest.skip(reason)
-
-
 @pytest.fixture(scope="module")
 def debian() -> Path:
     """Return the tree of Debian 13, or say why there is none."""
     try:
         return find_tree()
     except TrixieError as error:
-        give_up(str(error))
+        give_up("trixie", str(error))
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +123,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Return a machine with two H100 as a folder, with an image beside its files."""
     folder = tmp_path_factory.mktemp("host")
     if not tree.can_make_nodes(folder):
-        give_up("device nodes cannot be made here")
+        give_up("trixie", "device nodes cannot be made here")
     tree.write_tree(declaration.load("two-h100"), folder)
     (folder / "config.toml").write_text(CONFIGURATION.format(host=folder))
     try:
@@ -139,7 +131,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         (folder / "image.tar").write_bytes(image)
         (folder / "archive.tar").write_bytes(build_archive(image, "docker.io/library/nvconform:latest"))
     except ImageError as error:
-        give_up(str(error))
+        give_up("trixie", str(error))
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
     for name in ("nvconform-trixie", "libpod_parent"):

@@ -15,10 +15,11 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
+from nvconform.required import give_up
 from nvfakes.packages import BRANCHES, DriverFiles, NoSourceError, PackagesError, fetch
 
 # One group: workers of pytest-xdist would wait for each other while one of them fetches.
@@ -144,13 +145,6 @@ class Machine:
         return {Path(found["source"]) for found in self.operations(capabilities) if found["operation"] == "BindFile"}
 
 
-def give_up(reason: str) -> NoReturn:
-    """Skip with the reason; where NVCONFORM_REQUIRE lists `packages`, nothing may be skipped, and it is a failure."""
-    if "packages" in os.environ.get("NVCONFORM_REQUIRE", "").split(","):
-        pytest.fail(f"packages are required here, but {reason}", pytrace=False)
-    pytest.skip(reason)
-
-
 @pytest.fixture(scope="module")
 def devices(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a device root with one GPU; comes before the driver, so that nothing is fetched to be skipped."""
@@ -160,7 +154,7 @@ def devices(tmp_path_factory: pytest.TempPathFactory) -> Path:
         try:
             os.mknod(root / "dev" / name, stat.S_IFCHR | 0o666, os.makedev(major, minor))
         except PermissionError:
-            give_up("mknod of a device is not permitted here; run as root")
+            give_up("packages", "mknod of a device is not permitted here; run as root")
     return root
 
 
@@ -170,7 +164,7 @@ def driver(request: pytest.FixtureRequest, devices: Path) -> Driver:
     try:
         return Driver(request.param, fetch(request.param), devices)
     except NoSourceError as error:
-        give_up(str(error))
+        give_up("packages", str(error))
     except PackagesError as error:
         pytest.fail(f"driver packages could not be fetched: {error}", pytrace=False)
 
@@ -259,7 +253,7 @@ def read_soname(path: Path) -> str | None:
     """Return the SONAME that readelf sees."""
     command = shutil.which("readelf")
     if command is None:
-        give_up("readelf is missing; install binutils")
+        give_up("packages", "readelf is missing; install binutils")
     done = subprocess.run([command, "-d", str(path)], capture_output=True, text=True, check=True, timeout=SECONDS)
     found = re.search(r"\(SONAME\)\s+Library soname: \[(.+)\]", done.stdout)
     return found[1] if found else None

@@ -379,11 +379,12 @@ def test_proc_that_is_no_procfs_is_refused(sandbox: Sandbox, kind: str) -> None:
     assert sandbox.mounts() == before
 
 
-def test_read_only_root_names_the_cause_and_is_left_alone(sandbox: Sandbox) -> None:
-    def prepare(rootfs: Path) -> None:
-        syscalls.mount(None, str(rootfs), None, MS_REMOUNT | MS_BIND | MS_RDONLY, None)
+def make_read_only(rootfs: Path) -> None:
+    syscalls.mount(None, str(rootfs), None, MS_REMOUNT | MS_BIND | MS_RDONLY, None)
 
-    sandbox.start(prepare)
+
+def test_read_only_root_names_the_cause_and_is_left_alone(sandbox: Sandbox) -> None:
+    sandbox.start(make_read_only)
     before = sandbox.state()
     outcome = sandbox.apply(*whole_plan(sandbox))
     assert "Read-only file system" in outcome.message
@@ -395,10 +396,7 @@ def test_read_only_root_is_enough_where_every_place_exists(sandbox: Sandbox) -> 
     (sandbox.rootfs / "usr/lib/libcuda.so.1").touch()
     (sandbox.rootfs / "etc/gpu").mkdir()
 
-    def prepare(rootfs: Path) -> None:
-        syscalls.mount(None, str(rootfs), None, MS_REMOUNT | MS_BIND | MS_RDONLY, None)
-
-    sandbox.start(prepare)
+    sandbox.start(make_read_only)
     outcome = sandbox.apply(
         bind(sandbox, "libcuda.so.1", "/usr/lib/libcuda.so.1"), bind(sandbox, "gpu", "/etc/gpu"), mask()
     )
