@@ -4,7 +4,6 @@ Belongs here: which cases are tried in the ordinary suite. Does not belong here:
 `nvconform run --runtime podman` runs all that the engine can be asked for.
 """
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +14,7 @@ from nvconform.case import Case
 from nvconform.casefile import cases_directory, find, load_all, load_sets
 from nvconform.guest import Guest
 from nvconform.implementations import Implementation
+from nvconform.required import give_up
 from nvconform.session import Session
 
 CASES = load_all(cases_directory())
@@ -41,13 +41,6 @@ NOTHING = Implementation(
 MARKS = {
     name: (getattr(pytest.mark, name), pytest.mark.xdist_group(name)) for name in ("podman", "docker", "containerd")
 }
-
-
-def give_up(engine: str, reason: str) -> None:
-    """Skip with the reason; where NVCONFORM_REQUIRE lists the engine it is a failure."""
-    if engine in os.environ.get("NVCONFORM_REQUIRE", "").split(","):
-        pytest.fail(f"{engine} is required here, but {reason}", pytrace=False)
-    pytest.skip(reason)
 
 
 class Sessions:
