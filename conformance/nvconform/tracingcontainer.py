@@ -7,7 +7,6 @@ that can be compared. Does not belong here: running an injector. Works inside a 
 import contextlib
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -25,6 +24,7 @@ from nvconform.setup import Settings, Setup
 from nvconform.stage import ENGINE_PATH, Stage, hook
 
 READY_SECONDS = 20.0
+RUN_SECONDS = 20.0  # of an injector, which is traced
 # Waits between the kernel's hook and the container's start: `go` tells how the hook ends.
 HOLDER = """#!/bin/sh
 cat > "$1/held.state"
@@ -33,7 +33,6 @@ read -r code < "$1/held.go"
 exit "$code"
 """
 ASKING = Container(env=("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=all"), loader_cache=True)
-TEMPORARY = re.compile(r"\.nvinject-[0-9a-f]*")
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,9 @@ from typing import Any
 
 from nvconform import implementations, tracing
 from nvconform.case import Container
-from nvconform.faults import RUN_SECONDS
 from nvconform.stage import UP
 from nvconform.tracing import Call
-from nvconform.tracingcontainer import ASKING, Bench, Held
+from nvconform.tracingcontainer import ASKING, RUN_SECONDS, Bench, Held
 from nvconform.tracingpaths import PathProof
 
 PREAMBLE = """\

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from nvconform import tracing
-from nvconform.faults import Fault, errors_of, judge_words, sample
+from nvconform.faultmodel import Fault, errors_of, judge_words, sample
 from nvconform.systemcalls import count
 from nvconform.tracing import Call, Outcome, TracingError
 
