@@ -13,7 +13,8 @@ from nvfakes import declaration, tree
 from .conftest import build_package
 from .freshroot import FreshRoot
 
-pytestmark = pytest.mark.xdist_group("deploy")
+# The first one fetches Debian 13.
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.xdist_group("deploy")]
 
 EPOCH = "1700000000"
 SECONDS = 120

@@ -37,7 +37,7 @@ mount -t tmpfs none /var/lib
 dockerd --host "unix://$T/s" --pidfile "$T/pid" --data-root "$T/data" --exec-root "$T/exec" --iptables=false \\
     --bridge=none --exec-opt native.cgroupdriver=cgroupfs --cgroup-parent=/nvinject-node >"$T/log" 2>&1 &
 export DOCKER_HOST="unix://$T/s" DOCKER_CONFIG="$T" DOCKER_BUILDKIT=0
-for _ in $(seq 120); do docker version >/dev/null 2>&1 && break; sleep 0.5; done
+for _ in $(seq 300); do docker version >/dev/null 2>&1 && break; kill -0 $! || break; sleep 0.2; done
 docker import "$T/base.tar" base >/dev/null || { tail "$T/log" >&2; exit 1; }
 docker build --quiet --network none --build-arg BASE=base --file "$T/context/deploy/kubernetes/image/Dockerfile" \\
     --tag IMAGE "$T/context" >"$T/built" 2>&1 || { cat "$T/built" >&2; exit 1; }

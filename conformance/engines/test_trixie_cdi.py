@@ -18,7 +18,8 @@ from nvfakes import declaration, tree
 from .image import ImageError, build_archive, build_image, triplet
 from .trixie import TrixieError, find_tree, run_in
 
-pytestmark = [pytest.mark.trixie, pytest.mark.xdist_group("podman")]
+# The first one fetches Debian 13, which deploy/test_debian.py works with too.
+pytestmark = [pytest.mark.trixie, pytest.mark.timeout(1200), pytest.mark.xdist_group("deploy")]
 
 REPOSITORY = Path(__file__).parents[2]
 CONFIGURATION = """\
@@ -43,7 +44,7 @@ dockerd --config-file $folder/daemon.json --host unix://$folder/s --pidfile $fol
     --exec-root $folder/exec --iptables=false --bridge=none --cgroup-parent=/nvconform-trixie \\
     --exec-opt native.cgroupdriver=cgroupfs >$folder/log 2>&1 &
 export DOCKER_HOST=unix://$folder/s
-for _ in $(seq 120); do docker version >/dev/null 2>&1 && break; sleep 0.5; done
+for _ in $(seq 300); do docker version >/dev/null 2>&1 && break; kill -0 $! || break; sleep 0.2; done
 docker import {image} nvconform >/dev/null || cat $folder/log >&2
 engine() {{ docker run --rm --network none "$@"; }}
 """
@@ -95,7 +96,7 @@ export NVIDIA_CTK_CONFIG_FILE_PATH=$folder/nvinject.toml
 printf '[nvidia-container-runtime]\\nruntimes = ["%s"]\\n' $folder/low | cat - {host}/config.toml >$folder/nvinject.toml
 containerd --config $folder/config.toml >$folder/log 2>&1 &
 echo $! >$folder/pid
-for _ in $(seq 120); do ctr --address $folder/s version >/dev/null 2>&1 && break; sleep 0.5; done
+for _ in $(seq 300); do ctr --address $folder/s version >/dev/null 2>&1 && break; kill -0 $! || break; sleep 0.2; done
 ctr --address $folder/s --namespace k8s.io image import --snapshotter native {archive} >/dev/null || cat $folder/log >&2
 engine() {{
     python3 {repository}/conformance/engines/cri.py --socket $folder/s --logs $folder --cgroup /nvconform-trixie "$@"

@@ -5,6 +5,7 @@ tree is fetched by debootstrap from the mirror that this machine's own apt uses;
 there already.
 """
 
+import fcntl
 import os
 import shlex
 import shutil
@@ -29,6 +30,7 @@ set -e
 mount --make-rprivate /
 mount --bind {tree} {tree}
 for folder in proc sys dev; do mount --rbind /$folder {tree}/$folder; done
+mount -t tmpfs tmpfs {tree}/dev/shm
 mount -t tmpfs tmpfs {tree}/run
 mount -t tmpfs tmpfs {tree}/tmp
 for folder in {shared}; do mkdir -p {tree}$folder && mount --rbind $folder {tree}$folder; done
@@ -49,8 +51,12 @@ def find_tree() -> Path:
     tree = Path(given) if given else cache / "nvconform" / f"trixie-{zlib.crc32(PACKAGES.encode()):08x}"
     if given and not (tree / "usr/bin/dockerd").exists() and not (tree / "usr/sbin/dockerd").exists():
         raise TrixieError(f"{VARIABLE} names {tree}, which has no dockerd")
-    if not given and not (tree / COMPLETE).exists():
-        fetch(tree)
+    if not given:
+        tree.parent.mkdir(parents=True, exist_ok=True)
+        with tree.with_suffix(".lock").open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # another process of the suite may be fetching it
+            if not (tree / COMPLETE).exists():
+                fetch(tree)
     return tree
 
 

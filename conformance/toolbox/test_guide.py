@@ -36,7 +36,7 @@ dockerd --host "unix://$T/s" --pidfile "$T/pid" --data-root "$T/data" --exec-roo
     --iptables=false --bridge=none --exec-opt native.cgroupdriver=cgroupfs --cgroup-parent=/nvinject-guide \\
     >"$T/log" 2>&1 &
 export DOCKER_HOST="unix://$T/s" DOCKER_CONFIG="$T"
-for _ in $(seq 120); do docker version >/dev/null 2>&1 && break; sleep 0.5; done
+for _ in $(seq 300); do docker version >/dev/null 2>&1 && break; kill -0 $! || break; sleep 0.2; done
 docker import "$T/image.tar" ubuntu >/dev/null || { tail "$T/log" >&2; exit 1; }
 """
 STOP_DOCKER = """\
@@ -50,6 +50,7 @@ default_ulimits = []
 pids_limit = 0
 [engine]
 cgroup_manager = "cgroupfs"
+lock_type = "file"
 events_logger = "file"
 runtime = "lane"
 tmp_dir = "$T/tmp"

@@ -95,10 +95,10 @@ def serve(lane: Lane, holder: int, server: socket.socket) -> None:
 def _serve_one(lane: Lane, client: socket.socket) -> bytes:
     credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     _, uid, _ = struct.unpack("3i", credentials)
-    words = client.recv(_LARGEST).decode().split("\n")[0]
-    if words.startswith("nvml "):
-        return f"{_nvml(lane, words.split(' ')[1:], privileged=uid in {0, os.getuid()})}\n".encode()
     try:
+        words = client.recv(_LARGEST).decode().split("\n")[0]
+        if words.startswith("nvml "):
+            return f"{_nvml(lane, words.split(' ')[1:], privileged=uid in {0, os.getuid()})}\n".encode()
         request = json.loads(words)
         if request[0] != "status" and uid not in {0, os.getuid()}:
             raise VerbError("only the machine's owner may change it")

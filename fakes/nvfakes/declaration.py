@@ -18,7 +18,18 @@ import yaml
 from nvfakes import mig, mock
 from nvfakes.errors import FakeError, MachineError
 from nvfakes.layouts import LAYOUTS, USUAL
-from nvfakes.machine import DEFAULT_MAJORS, GPU_SLOTS, Adapter, Deviation, Driver, Gpu, GpuInstance, Machine, NvSwitch
+from nvfakes.machine import (
+    DEFAULT_MAJORS,
+    GPU_SLOTS,
+    Adapter,
+    Deviation,
+    Driver,
+    Gpu,
+    GpuInstance,
+    Machine,
+    NvSwitch,
+    is_whole_path,
+)
 from nvfakes.models import MODELS, GpuModel
 
 MACHINES = Path(__file__).parent / "machines"
@@ -204,10 +215,10 @@ class _Reader:
             imex_management="management" in imex and imex["management"].flag(),
             sockets=tuple(place.choice(SOCKETS) for place in self._list("sockets")),
             params={key: place.text() for key, place in self._map("params")},
-            files={key: place.text() for key, place in self._map("files")},
-            links={key: place.text() for key, place in self._map("links")},
+            files={key: place.text() for key, place in self._paths("files")},
+            links={key: place.text() for key, place in self._paths("links")},
             libraries=self._libraries(),
-            nodes={key: _device_number(place) for key, place in self._map("nodes")},
+            nodes={key: _device_number(place) for key, place in self._paths("nodes")},
             adapters=tuple(_adapter(place) for place in self._list("adapters")),
             programs=tuple(place.text() for place in self._list("programs")),
             lib32=self._flag("lib32", default=False),
@@ -227,6 +238,13 @@ class _Reader:
 
     def _map(self, key: str, allowed: tuple[str, ...] | None = None) -> list[tuple[str, _Place]]:
         return list(self.keys[key].mapping(allowed).items()) if key in self.keys else []
+
+    def _paths(self, key: str) -> list[tuple[str, _Place]]:
+        places = self._map(key)
+        for path, place in places:
+            if not is_whole_path(path):
+                raise place.error("must be a whole path, without . and ..")
+        return places
 
     def _flag(self, key: str, *, default: bool) -> bool:
         return self.keys[key].flag() if key in self.keys else default

@@ -5,6 +5,7 @@ Does not belong here: reading YAML (declaration.py), and any bytes that a progra
 """
 
 import platform
+import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,11 @@ DEFAULT_MAJORS = {
 }
 TRIPLETS = {"x86_64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu"}
 TRIPLETS_32 = {"x86_64": "i386-linux-gnu", "aarch64": "arm-linux-gnueabihf"}
+
+
+def is_whole_path(path: str) -> bool:
+    """Say whether a path begins at / and goes straight to its end."""
+    return path.startswith("/") and posixpath.normpath(path) == path
 
 
 @dataclass(frozen=True, slots=True)

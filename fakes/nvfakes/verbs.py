@@ -10,7 +10,7 @@ from typing import Any
 
 from nvfakes import mig
 from nvfakes.errors import VerbError
-from nvfakes.machine import ComputeInstance, Driver, Gpu, GpuInstance, Machine
+from nvfakes.machine import ComputeInstance, Driver, Gpu, GpuInstance, Machine, is_whole_path
 from nvfakes.mock import merge
 from nvfakes.models import MigProfile
 
@@ -92,8 +92,15 @@ def slow(machine: Machine, milliseconds: int) -> Machine:
     return replace(machine, slow_ms=milliseconds)
 
 
+def check_path(path: str) -> None:
+    """Raise VerbError unless a path begins at / and goes straight to its end."""
+    if not is_whole_path(path):
+        raise VerbError(f"{path!r}: must be a whole path, such as /dev/nvidia0, without . and ..")
+
+
 def remove(machine: Machine, path: str) -> Machine:
-    """Make a file or node vanish."""
+    """Make a file or node vanish; raises VerbError for a path that does not begin at /."""
+    check_path(path)
     return replace(machine, deviation=replace(machine.deviation, missing=(*machine.deviation.missing, path)))
 
 
@@ -105,7 +112,8 @@ def restore(machine: Machine, path: str) -> Machine:
 
 
 def break_file(machine: Machine, path: str, text: str = "broken\n") -> Machine:
-    """Replace what a file says."""
+    """Replace what a file says; raises VerbError for a path that does not begin at /."""
+    check_path(path)
     return replace(machine, files={**machine.files, path: text})
 
 

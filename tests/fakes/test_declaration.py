@@ -49,6 +49,8 @@ BAD_FILES = (
     ("adapters: [{store: /x, wddm: 12}]", 1, "adapters[0].wddm: 12 is not between 1000 and 9999"),
     ("nodes: {/dev/x: 10}", 1, "nodes./dev/x: '10' is not a device number"),
     ("gpus: [{model: t4, bus: '0000:e4:00.0'}]\nnvswitches: 1", 2, "0000:e4:00.0 is already the bus of gpus[0].bus"),
+    ("files: {etc/x: ''}", 1, "files.etc/x: must be a whole path, without . and .."),
+    ("links: {/a/../b: /c}", 1, "links./a/../b: must be a whole path, without . and .."),
     ("driver: 570", 1, "driver: must be a mapping of keys to values"),
     ("gpus: {model: t4}", 1, "gpus: must be a list"),
     ("majors: {nvidia-umv: 3}", 1, "majors.nvidia-umv: unknown key, did you mean nvidia-uvm?"),

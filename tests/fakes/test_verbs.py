@@ -1,5 +1,7 @@
 """Verbs as they are: a machine in, another machine out, and refusals that change nothing."""
 
+from collections.abc import Callable
+
 import pytest
 
 from nvfakes import declaration, verbs
@@ -45,6 +47,13 @@ def test_loading_after_an_upgrade_ends_the_mismatch(machine: Machine) -> None:
 def test_removing_and_restoring_is_no_change(machine: Machine) -> None:
     assert verbs.restore(verbs.remove(machine, "/dev/nvidia0"), "/dev/nvidia0") == machine
     assert verbs.restore(verbs.break_file(machine, "/proc/devices"), "/proc/devices") == machine
+
+
+@pytest.mark.parametrize("path", ["dev/nvidia0", "", "-", "/dev/../etc/passwd", "/dev/"])
+@pytest.mark.parametrize("verb", [verbs.remove, verbs.break_file])
+def test_files_are_named_by_whole_paths(machine: Machine, verb: Callable[[Machine, str], Machine], path: str) -> None:
+    with pytest.raises(VerbError, match="must be a whole path"):
+        verb(machine, path)
 
 
 def test_ecc_errors_add_up(machine: Machine) -> None:

@@ -3,21 +3,21 @@
 Belongs here: facts of podman. Does not belong here: the steps of a container (engine.py).
 """
 
-import subprocess
 from pathlib import Path
 
 from nvconform.bundle import Identities
 from nvconform.engines.engine import PROCESS, Engine, Surroundings, remove_cgroups
 from nvconform.engines.options import Abilities, Options
-from nvconform.runtimes import RuntimeUnavailableError
 
-# Raising limits needs CAP_SYS_RESOURCE, which a machine for tests may lack; pids have no controller on some.
+# Raising limits needs CAP_SYS_RESOURCE, which a machine for tests may lack; pids have no controller on some. Locks in
+# shared memory would be those of every podman here, and they wait for one another.
 SETTINGS = """\
 [containers]
 default_ulimits = []
 pids_limit = 0
 [engine]
 cgroup_manager = "cgroupfs"
+lock_type = "file"
 events_logger = "file"
 runtime = "nvfakes"
 tmp_dir = "{folder}/tmp"
@@ -61,16 +61,6 @@ class Podman(Engine):
         self.hooks = self.folder / "hooks"
         self.hooks.mkdir()
         self.group = f"/nvconform-{self.folder.parent.name}"
-
-    def prepare_host(self) -> None:
-        """Hide the locks of other podmans, which this one would wait for.
-
-        Raises: RuntimeUnavailableError where nothing can be mounted.
-        """
-        command = ["mount", "-t", "tmpfs", "-o", "mode=1777", "nvconform-locks", "/dev/shm"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-        if done.returncode:
-            raise RuntimeUnavailableError(f"podman's locks cannot be kept apart: {done.stderr.strip()}")
 
     def close(self) -> None:
         """Remove podman's cgroups."""
