@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 CONFIG_VARIABLE = "NVIDIA_CTK_CONFIG_FILE_PATH"
 DEFAULT_CONFIG = "/etc/nvidia-container-runtime/config.toml"
 
+EFBIG = 27  # errno.h; the module errno is not needed for more than this
+MOST_CHUNKS = 64  # of 64 KiB each
+
 _SWARM_KEY = b"swarm-resource"
 
 
@@ -69,9 +72,14 @@ def split_names(value: str) -> tuple[str, ...]:
 
 
 def read_bytes(path: str) -> bytes:
-    """Return the content of a file; raises OSError."""
+    """Return the content of a file; raises OSError, also for one that does not end, such as a device."""
     descriptor = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
     try:
-        return b"".join(iter(lambda: posix.read(descriptor, 1 << 16), b""))
+        chunks = []
+        while chunk := posix.read(descriptor, 1 << 16):
+            chunks.append(chunk)
+            if len(chunks) > MOST_CHUNKS:
+                raise OSError(EFBIG, "it is too large for a configuration file", path)
+        return b"".join(chunks)
     finally:
         posix.close(descriptor)

@@ -77,6 +77,8 @@ def load_all(directory: Path) -> list[Case]:
     Raises: DocumentError, also when an id is used twice.
     """
     seen: dict[str, Case] = {}
+    if not directory.is_dir():
+        raise DocumentError(f"{directory}: no such folder of case files; name one with --cases")
     for path in case_files(directory):
         for case in load_file(path):
             if case.id in seen:

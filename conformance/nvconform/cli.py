@@ -6,12 +6,15 @@ report.py). Exit codes: 0 all passed, 1 a MUST failed, 2 wrong usage or a file o
 
 import argparse
 import contextlib
+import difflib
+import errno
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, TextIO
 
 from nvconform import implementations, junit, matrix, page, report
 from nvconform.case import LANES, Case
@@ -33,29 +36,83 @@ examples:
   nvconform report one.json two.json    several results side by side
 """
 REPORT_FOLDER = Path("conformance/report")
+# name: what it does, the end of its help
+COMMANDS = {
+    "list": (
+        "show which cases there are",
+        "examples:\n  nvconform list -k mig\n  nvconform list --profile security --json\n",
+    ),
+    "show": ("show one case", "examples:\n  nvconform show devices/all\n"),
+    "validate": (
+        "check all case files; mistakes come with file, line and key",
+        "examples:\n  nvconform validate\n  nvconform --cases ./cases validate\n",
+    ),
+    "schema": ("print the JSON schema of case files", "examples:\n  nvconform schema > case.schema.json\n"),
+    "run": (
+        "run cases",
+        (
+            "examples:\n  nvconform run -k devices/\n  nvconform run --lane rootless\n"
+            "  nvconform run --implementation ./mine.yaml --report report\n\n"
+            "exit codes:\n  0  every MUST holds    1  one does not    2  usage, or a file is wrong\n"
+        ),
+    ),
+    "report": (
+        "make a report of results: JSON, JUnit and one HTML page",
+        "examples:\n  nvconform report one.json two.json --out report\n",
+    ),
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose mistakes are one line, with the nearest name."""
+
+    def __init__(self, **settings: Any) -> None:
+        """Take argparse's own settings."""
+        super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, **settings})
+
+    def error(self, message: str) -> NoReturn:
+        """Tell what is wrong; argparse would print all options above it."""
+        raise DocumentError(f"{message}; see {self.prog} --help")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            known = [str(choice) for choice in action.choices]
+            near = difflib.get_close_matches(str(value), known, n=1)
+            guess = f" (did you mean {near[0]}?)" if near else ""
+            name = "/".join(action.option_strings) or str(action.metavar or action.dest)
+            what = "unknown command" if name == "COMMAND" else f"{name}: unknown value"
+            words = f"{what} {str(value)!r}{guess}; use one of {', '.join(known)}"
+            raise argparse.ArgumentError(None, words)
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the options of all commands."""
-    options = argparse.ArgumentParser(
-        prog="nvconform", description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    options = Parser(prog="nvconform", description=DESCRIPTION, epilog=EPILOG)
+    options.add_argument("--version", action="version", version=f"nvconform {_version()}", help="print the version")
     options.add_argument(
         "--cases", type=Path, default=cases_directory(), metavar="DIR", help="folder of the case files"
     )
     commands = options.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    listing = commands.add_parser("list", help="show which cases there are")
-    _add_choice(listing)
-    listing.add_argument("--json", action="store_true", help="as JSON")
-    showing = commands.add_parser("show", help="show one case")
-    showing.add_argument("case", metavar="CASE", help="its id")
-    commands.add_parser("validate", help="check all case files; mistakes come with file, line and key")
-    commands.add_parser("schema", help="print the JSON schema of case files")
-    _add_run(commands.add_parser("run", help="run cases"))
-    reporting = commands.add_parser("report", help="make a report of results: JSON, JUnit and one HTML page")
-    reporting.add_argument("results", nargs="+", type=Path, metavar="FILE", help="what run --json wrote")
-    reporting.add_argument("--out", type=Path, default=REPORT_FOLDER, metavar="DIR", help="default: %(default)s")
+    made = {
+        name: commands.add_parser(name, help=words, description=f"{words[:1].upper()}{words[1:]}.", epilog=examples)
+        for name, (words, examples) in COMMANDS.items()
+    }
+    _add_choice(made["list"])
+    made["list"].add_argument("--json", action="store_true", help="as JSON")
+    made["show"].add_argument("case", metavar="CASE", help="its id")
+    _add_run(made["run"])
+    made["report"].add_argument("results", nargs="+", type=Path, metavar="FILE", help="what run --json wrote")
+    made["report"].add_argument("--out", type=Path, default=REPORT_FOLDER, metavar="DIR", help="default: %(default)s")
     return options
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("nvinject")
+    except PackageNotFoundError:
+        return "of a checkout"
 
 
 def _add_choice(options: argparse.ArgumentParser) -> None:
@@ -96,13 +153,52 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chosen = parser().parse_args(arguments)
         return commands[chosen.command](chosen)
     except DocumentError as error:
-        sys.stderr.write(f"nvconform: {error}\n")
-        return 2
+        return _complain(str(error))
+    except SystemExit as end:  # argparse's way out, after --help
+        return int(end.code or 0)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        _give_up(sys.stdout)
+        return 1
+    except OSError as error:
+        thing = error.filename or "standard output"
+        return _complain(f"{thing}: {error.strerror or error}; name another file, or mend its directory")
 
 
 def run() -> None:
     """Entry point of the console script."""
-    sys.exit(main())
+    sys.stdout = sys.stdout or _open_nowhere()  # Python has None for what was closed
+    sys.stderr = sys.stderr or _open_nowhere()
+    code = main()
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        _give_up(sys.stdout)
+        if error.errno != errno.EPIPE:
+            _complain(f"cannot write to standard output: {error.strerror}")
+        code = code or 1
+    try:
+        sys.stderr.flush()
+    except OSError:
+        _give_up(sys.stderr)
+    sys.exit(code)
+
+
+def _complain(message: str) -> int:
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
+    with contextlib.suppress(OSError):  # a full disk takes no message either
+        print(f"nvconform: {line}", file=sys.stderr, flush=True)
+    return 2
+
+
+def _open_nowhere() -> TextIO:
+    return open(os.devnull, "w")
+
+
+def _give_up(stream: TextIO) -> None:
+    """Let what is still buffered go nowhere: Python would try again to write it at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def list_cases(chosen: argparse.Namespace) -> int:
@@ -146,7 +242,13 @@ def run_cases(chosen: argparse.Namespace) -> int:
     """Run the chosen cases, each with each implementation and runtime, and print the table."""
     chosen_implementations = [implementations.load(name) for name in chosen.implementation or [implementations.DEFAULT]]
     runtimes = chosen.runtime or ["runc"]
-    groups = matrix.arrange(_selected(chosen), chosen_implementations, runtimes, chosen.lane or (), chosen.cgroup)
+    cases = _selected(chosen)
+    if not cases:
+        raise DocumentError(f"no case has {chosen.words!r} in its id and fits; nvconform list shows all")
+    for folder in (chosen.json.parent if chosen.json else None, chosen.report):
+        if folder is not None:
+            _make_writable(folder)  # before the cases run, which can take half an hour
+    groups = matrix.arrange(cases, chosen_implementations, runtimes, chosen.lane or (), chosen.cgroup)
     with _progress(sum(len(group.cases) for group in groups)) as tell:
         results = matrix.run(groups, load_sets(), tell)
     several = len(chosen_implementations) * len(runtimes) > 1
@@ -159,6 +261,16 @@ def run_cases(chosen: argparse.Namespace) -> int:
     if chosen.report:
         _write_report(chosen.report, names, results, [report.environment(results)])
     return 1 if any(report.verdict(result) == "failed" for result in results) else 0
+
+
+def _make_writable(folder: Path) -> None:
+    """Make a folder where need be; raises DocumentError where nothing can be written into it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DocumentError(f"cannot make {folder}: {error.strerror}; name another one") from None
+    if not os.access(folder, os.W_OK):
+        raise DocumentError(f"cannot write into {folder}; name another folder, or mend its permissions")
 
 
 def report_results(chosen: argparse.Namespace) -> int:

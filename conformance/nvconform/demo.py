@@ -218,5 +218,21 @@ def run(command: Sequence[str], extra: Mapping[str, str]) -> int:
     return subprocess.run(command, check=False, env={**os.environ, **extra}, timeout=SECONDS).returncode
 
 
+def guarded() -> int:
+    """Run the demo and return its exit code; what a reader that went away or Ctrl-C end needs no traceback."""
+    try:
+        code = main()
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python would flush once more at its end
+        return 1
+    except (OSError, subprocess.TimeoutExpired) as error:
+        sys.stderr.write(f"demo: {error}\n")
+        return 1
+    return code
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded())

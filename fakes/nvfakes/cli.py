@@ -1,9 +1,11 @@
 """The nvfakes command: argv, words and exit codes.
 
 Belongs here: one small function per command. Does not belong here: what the commands do. Exit codes: 0, 1 for a
-machine or lane that cannot be used, 2 for wrong arguments, and of `run` the command's own.
+machine or lane that cannot be used, 2 for wrong arguments, 70 for a mistake of ours, and of `run` the command's own.
 """
 
+import contextlib
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -11,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
+    from typing import IO
 
     from nvfakes.machine import Machine
 
@@ -30,12 +34,23 @@ _VERBS = {
     "break": ("path", "make a file say something wrong"),
     "restore": ("path", "undo remove or break"),
 }
+DIGITS = 9
 _RUNNING = "the machine's first process; default: the machine that this command runs on, or the only one"
 
 
 def run() -> None:
     """Entry point of the nvfakes program."""
-    sys.exit(main(sys.argv[1:]))
+    _replace_closed_streams()
+    status = main(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        status = status or _tell_write_error(error)
+    try:
+        sys.stderr.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+    sys.exit(status)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -44,23 +59,62 @@ def main(arguments: Sequence[str]) -> int:
         from nvfakes import kernelhook
 
         return kernelhook.main(os.environ.get("NVFAKES_ROOT", "/"))
-    from nvfakes.errors import FakeError
+    try:
+        return _dispatch(arguments)
+    except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 - the last line of defence
+        return _explain(error)
 
+
+def _explain(error: BaseException) -> int:
+    from nvfakes.errors import FakeError, UsageError
+
+    if isinstance(error, SystemExit):  # argparse's way out, after --help
+        return int(error.code or 0)
+    if isinstance(error, KeyboardInterrupt):
+        return 130
+    if isinstance(error, FakeError):
+        return _complain(str(error), 2 if isinstance(error, UsageError) else 1)
+    if isinstance(error, OSError):
+        if error.filename is None and error.errno in {errno.EPIPE, errno.ENOSPC}:
+            return _tell_write_error(error)
+        return _complain(f"{error.filename or 'cannot go on'}: {error.strerror or error}", 1)
+    if os.environ.get("NVFAKES_DEBUG"):
+        raise error
+    words = f"internal error: {type(error).__name__}: {error}"
+    return _complain(f"{words}; run again with NVFAKES_DEBUG=1 for the traceback and report it", 70)
+
+
+def _dispatch(arguments: Sequence[str]) -> int:
     own, command = _split(arguments)
     options = _parser().parse_args(own)
     if command:
         options.command = command
-    try:
-        status = options.action(options)
-    except FakeError as error:
-        print(f"nvfakes: {error}", file=sys.stderr)
-        return 1
-    except BrokenPipeError:
-        return 1
-    except OSError as error:
-        print(f"nvfakes: {error.filename or 'cannot go on'}: {error.strerror or error}", file=sys.stderr)
-        return 1
-    return int(status or 0)
+    return int(options.action(options) or 0)
+
+
+def _complain(message: str, status: int) -> int:
+    from nvfakes.errors import printable
+
+    with contextlib.suppress(OSError):  # a full disk takes no message either
+        print(f"nvfakes: {printable(message)}", file=sys.stderr, flush=True)
+    return status
+
+
+def _tell_write_error(error: OSError) -> int:
+    """Give up standard output, which Python would flush once more at its end; a closed pipe is nobody's mistake."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1 if error.errno == errno.EPIPE else _complain(f"cannot write to standard output: {error.strerror}", 1)
+
+
+def _replace_closed_streams() -> None:
+    """Let a program that was started without standard input, output or error go on: Python has None there."""
+    sys.stdin = sys.stdin or _open_nowhere("r")
+    sys.stdout = sys.stdout or _open_nowhere("w")
+    sys.stderr = sys.stderr or _open_nowhere("w")
+
+
+def _open_nowhere(mode: str) -> "IO[str]":
+    return open(os.devnull, mode)
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -71,16 +125,43 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _parser() -> "argparse.ArgumentParser":
-    import argparse
+    from nvfakes import usage
 
-    parser = argparse.ArgumentParser(prog="nvfakes", description="GPU machines that are declared in a short file.")
+    parser = usage.Parser(
+        prog="nvfakes", description="GPU machines that are declared in a short file.", epilog=usage.EPILOG
+    )
+    parser.add_argument("--version", action="version", version=f"nvfakes {_version()}", help="print the version")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(name: str, action: Any, text: str) -> "argparse.ArgumentParser":
-        sub = commands.add_parser(name, help=text, description=text)
+        sub = commands.add_parser(name, help=text, description=text, epilog=usage.examples(name))
         sub.set_defaults(action=action)
         return sub
 
+    _add_machine_commands(command)
+    sub = command("enter", _enter, "run a command on a machine that is already running")
+    sub.add_argument("--running", type=int, required=True, metavar="PID", help="the machine's first process")
+    sub.add_argument("command", nargs="*", help="after --")
+    sub = command("record", _record, "write down the machine on which this runs as a machine file")
+    sub.add_argument("--root", default=os.environ.get("NVFAKES_ROOT", "/"), help="where the machine stands")
+    sub.add_argument("--serials", action="store_true", help="with the serial numbers of the boards")
+    sub = command("ps", _ps, "list the machines that run on this host: process, name, lane, root")
+    sub.add_argument("--json", action="store_true", help="print JSON")
+    for name, (words, text) in _VERBS.items():
+        sub = command(name, _change, text)
+        sub.set_defaults(verb=name)
+        sub.add_argument("--running", type=int, default=os.environ.get("NVFAKES_RUNNING"), metavar="PID", help=_RUNNING)
+        for word in words.split():
+            sub.add_argument(word.rstrip("*"), nargs="*" if word.endswith("*") else None)
+    command("kernel-hook", None, "OCI prestart hook that shows /proc/driver in a container")
+    sub = command("runtime-wrapper", _runtime_wrapper, "write an OCI runtime that adds the kernel hook")
+    sub.add_argument("file", help="the program to write")
+    sub.add_argument("--runtime", default="/usr/sbin/runc", help="the runtime behind it (default: %(default)s)")
+    return parser
+
+
+def _add_machine_commands(command: "Callable[[str, Any, str], argparse.ArgumentParser]") -> None:
+    """Add the commands that begin with a machine."""
     sub = command("list", _list, "list the machines that need no file")
     sub.add_argument("--json", action="store_true", help="print JSON")
     sub = command("show", _show, "show what a machine has")
@@ -90,7 +171,7 @@ def _parser() -> "argparse.ArgumentParser":
     form.add_argument("--svg", action="store_true", help="print a picture of GPUs, buses, links and MIG slices")
     sub = command("tree", _tree, "write a machine's files below a directory")
     sub.add_argument("machine", help="a file or a name")
-    sub.add_argument("directory")
+    sub.add_argument("directory", help="made if need be")
     sub.add_argument("--driver", type=int, metavar="BRANCH", help="real user-space files: 470, 535 or 550")
     for name, text in (("run", "run a command on a machine"), ("shell", "run a shell on a machine")):
         sub = command(name, _run, text)
@@ -99,42 +180,44 @@ def _parser() -> "argparse.ArgumentParser":
         sub.add_argument("--lane", choices=("root", "rootless"), help="default: root where it works")
         if name == "run":
             sub.add_argument("command", nargs="*", help="after --")
-    sub = command("enter", _enter, "run a command on a machine that is already running")
-    sub.add_argument("--running", type=int, required=True, metavar="PID", help=_RUNNING)
-    sub.add_argument("command", nargs="*", help="after --")
-    sub = command("record", _record, "write down the machine on which this runs as a machine file")
-    sub.add_argument("--root", default=os.environ.get("NVFAKES_ROOT", "/"), help="where the machine stands")
-    sub.add_argument("--serials", action="store_true", help="with the serial numbers of the boards")
-    command("ps", _ps, "list the machines that run on this host")
-    for name, (words, text) in _VERBS.items():
-        sub = command(name, _change, text)
-        sub.set_defaults(verb=name)
-        sub.add_argument("--running", type=int, default=os.environ.get("NVFAKES_RUNNING"), metavar="PID", help=_RUNNING)
-        for word in words.split():
-            sub.add_argument(word.rstrip("*"), nargs="*" if word.endswith("*") else None)
-    command("kernel-hook", None, "OCI prestart hook that shows /proc/driver in a container")
-    sub = command("runtime-wrapper", _runtime_wrapper, "write an OCI runtime that adds the kernel hook")
-    sub.add_argument("file")
-    sub.add_argument("--runtime", default="/usr/sbin/runc", help="the runtime behind it (default: %(default)s)")
-    return parser
 
 
-def _ps(_options: "argparse.Namespace") -> int:
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("nvinject")
+    except PackageNotFoundError:
+        return "of a checkout"
+
+
+def _ps(options: "argparse.Namespace") -> int:
     from nvfakes import control
     from nvfakes.errors import VerbError
 
+    machines = []
     for process in control.running():
         try:
             status = control.ask(process, "status")
         except VerbError:
             continue  # gone meanwhile
-        print(f"{process}\t{status['machine']}\t{status['lane']}\t{status['root']}")
+        machines.append({"pid": process, **{key: status[key] for key in ("machine", "lane", "root")}})
+    if options.json:
+        import json
+
+        print(json.dumps(machines, indent=2))
+    else:
+        for machine in machines:
+            print("\t".join(str(value) for value in machine.values()))
     return 0
 
 
 def _record(options: "argparse.Namespace") -> int:
     from nvfakes import record
+    from nvfakes.errors import SandboxError
 
+    if not os.path.isdir(options.root):
+        raise SandboxError(f"--root {options.root}: no such directory")
     print(record.record(options.root, serials=options.serials), end="")
     return 0
 
@@ -163,12 +246,20 @@ def _change(options: "argparse.Namespace") -> int:
 def _request(verb: str, values: list[Any]) -> list[Any]:
     """Return what a command asks of the machine."""
     if verb == "slow":
-        return ["slow", int(values[0])]
+        return ["slow", _number(values[0], "milliseconds")]
     if verb == "health":
-        return ["health", values[0], values[1], *(int(number) for number in values[2][:1])]
+        return ["health", values[0], values[1], *(_number(number, values[1]) for number in values[2][:1])]
     if verb == "mig" and values[1] == ["off"]:
         return ["mig_off", values[0]]
     return [verb, *values]
+
+
+def _number(text: str, what: str) -> int:
+    from nvfakes.errors import UsageError
+
+    if not (text.isascii() and text.isdecimal() and len(text) <= DIGITS):
+        raise UsageError(f"{what}: {text!r} is not a whole number of up to {DIGITS} digits")
+    return int(text)
 
 
 def _load(options: "argparse.Namespace") -> "Machine":

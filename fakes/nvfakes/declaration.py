@@ -33,6 +33,7 @@ from nvfakes.machine import (
 from nvfakes.models import MODELS, GpuModel
 
 MACHINES = Path(__file__).parent / "machines"
+LARGEST = 8 << 20  # bytes of a machine file
 LARGEST_COUNT = 16
 OPEN_KERNEL_SINCE = 515
 
@@ -168,9 +169,13 @@ def _generate(name: str) -> Machine:
 def read(path: Path) -> Machine:
     """Return the machine that a file declares."""
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            data = file.read(LARGEST + 1)
+        text = data.decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise MachineError(f"{path}: cannot be read: {error}") from None
+        raise MachineError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if len(data) > LARGEST:
+        raise MachineError(f"{path}: more than {LARGEST >> 20} MiB, which no machine file has")
     return parse(text, str(path), path.stem)
 
 

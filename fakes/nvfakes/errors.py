@@ -4,8 +4,17 @@ Belongs here: exception classes only. Does not belong here: printing (cli.py) an
 """
 
 
+def printable(text: str) -> str:
+    """Return a message as one line: what would break it, or steer a terminal, is escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
 class FakeError(Exception):
     """Anything that stops a command and is explained by its message alone."""
+
+
+class UsageError(FakeError):
+    """A command line that cannot be understood."""
 
 
 class MachineError(FakeError):

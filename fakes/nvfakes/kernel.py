@@ -49,7 +49,7 @@ def setns(fd: int, kind: int) -> None:
 
 def mount(source: str, target: str, fstype: str = "", flags: int = 0, data: str = "") -> None:
     """Attach a file system, or change or move a mount."""
-    words = (source.encode(), target.encode(), fstype.encode() or None, flags, data.encode() or None)
+    words = (os.fsencode(source), os.fsencode(target), fstype.encode() or None, flags, data.encode() or None)
     _check(_libc.mount(*words), target)
 
 
@@ -60,7 +60,7 @@ def bind(source: str, target: str, *, recursive: bool = False) -> None:
 
 def umount(target: str) -> None:
     """Detach a mount at once, and free it when nobody uses it any more."""
-    _check(_libc.umount2(target.encode(), ctypes.c_int(MNT_DETACH)), target)
+    _check(_libc.umount2(os.fsencode(target), ctypes.c_int(MNT_DETACH)), target)
 
 
 def pivot_root(new: str) -> None:

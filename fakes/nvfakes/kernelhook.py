@@ -48,7 +48,7 @@ def show_driver(state: dict[str, Any], source: str) -> None:
     target = _target(state, process)
     try:
         clone = _check(
-            _libc.syscall(SYS_OPEN_TREE, AT_FDCWD, source.encode(), OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC), source
+            _libc.syscall(SYS_OPEN_TREE, AT_FDCWD, os.fsencode(source), OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC), source
         )
     except OSError:
         clone = -1  # an ordinary user: the path is still there in the container's namespace, before its root changes
@@ -56,9 +56,11 @@ def show_driver(state: dict[str, Any], source: str) -> None:
     if not os.path.isdir(target):
         return  # a container without procfs
     if clone >= 0:
-        _check(_libc.syscall(SYS_MOVE_MOUNT, clone, b"", AT_FDCWD, target.encode(), MOVE_MOUNT_F_EMPTY_PATH), target)
+        _check(
+            _libc.syscall(SYS_MOVE_MOUNT, clone, b"", AT_FDCWD, os.fsencode(target), MOVE_MOUNT_F_EMPTY_PATH), target
+        )
     else:
-        _check(_libc.mount(source.encode(), target.encode(), None, ctypes.c_ulong(MS_BIND), None), target)
+        _check(_libc.mount(os.fsencode(source), os.fsencode(target), None, ctypes.c_ulong(MS_BIND), None), target)
 
 
 def _target(state: dict[str, Any], process: int) -> str:

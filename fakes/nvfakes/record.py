@@ -76,7 +76,7 @@ def _driver(base: Path, stories: Mapping[str, surfaces.Story]) -> Document | Non
         with Nvml(_library(base)) as nvml:
             cuda = nvml.number("nvmlSystemGetCudaDriverVersion_v2", kind=ctypes.c_int) or 0
             found["cuda"] = f"{cuda // 1000}.{cuda % 1000 // 10}"
-    except (NvmlError, OSError):
+    except (NvmlError, OSError, UnicodeError):  # of the last one: a loader message about a name of other bytes
         pass  # without NVML the default stands
     text = _text(base / "proc/driver/nvidia/version")
     if text and "Open Kernel Module" not in text:
@@ -90,7 +90,7 @@ def _gpus(base: Path, stories: Mapping[str, surfaces.Story], *, serials: bool) -
         with Nvml(_library(base)) as nvml:
             for gpu in nvml.gpus():
                 answers[str(nvml.text("nvmlDeviceGetUUID", gpu))] = _nvml_gpu(nvml, gpu, serials=serials)
-    except (NvmlError, OSError):
+    except (NvmlError, OSError, UnicodeError):  # of the last one: a loader message about a name of other bytes
         pass  # the kernel's files tell which GPUs there are
     known = {uuid: [minor, uuid, bus] for minor, uuid, bus in (*stories["proc"]["gpus"], *stories["nvml"]["gpus"])}
     return [_gpu(base, known[uuid], answers.get(uuid, {})) for uuid in sorted(known, key=lambda item: str(known[item]))]

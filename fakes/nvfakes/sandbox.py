@@ -64,3 +64,5 @@ def become(command: Sequence[str], environ: dict[str, str]) -> NoReturn:
         os.execvpe(command[0], list(command), environ)
     except OSError as error:
         raise SandboxError(f"{command[0]}: {error.strerror}") from None
+    except ValueError as error:  # an empty name
+        raise SandboxError(f"{command[0]!r} cannot be run: {error}") from None

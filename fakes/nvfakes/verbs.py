@@ -17,6 +17,8 @@ from nvfakes.models import MigProfile
 EVENT_DOUBLE_BIT, EVENT_XID = 2, 8
 XID_DOUBLE_BIT, XID_OFF_THE_BUS = 48, 79
 
+SLOWEST = 600_000  # ten minutes
+
 
 def find_gpu(machine: Machine, which: str) -> int:
     """Return the place of a GPU that is named by its minor, UUID or PCI address."""
@@ -89,6 +91,8 @@ def upgrade(machine: Machine, version: str) -> Machine:
 
 def slow(machine: Machine, milliseconds: int) -> Machine:
     """Let every NVML call take longer."""
+    if not 0 <= milliseconds <= SLOWEST:
+        raise VerbError(f"{milliseconds}: a delay is 0 to {SLOWEST} milliseconds")
     return replace(machine, slow_ms=milliseconds)
 
 

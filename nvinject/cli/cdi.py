@@ -38,14 +38,36 @@ COMMANDS = (
 )
 
 
+EXAMPLES = {
+    "generate": (
+        "nvinject cdi generate --output /etc/cdi/nvidia.yaml",
+        "nvinject cdi generate --format json --device-id 0 --device-name-strategy uuid",
+        "nvinject cdi generate --driver-root /run/nvidia/driver --output /var/run/cdi/nvidia.yaml",
+    ),
+    "list": ("nvinject cdi list", "nvinject cdi list --spec-dir ./cdi --json"),
+    "explain": ("nvinject cdi explain nvidia.com/gpu=0",),
+    "validate": ("nvinject cdi validate", "nvinject cdi validate ./nvidia.yaml --json"),
+    "inject": (
+        "nvinject cdi inject --device nvidia.com/gpu=0 --in-place /run/bundle",
+        "nvinject cdi inject --device nvidia.com/gpu=all --format lxc",
+    ),
+    "transform": ("nvinject cdi transform root --from /run/nvidia/driver --to / --input nvidia.yaml",),
+    "refresh": ("nvinject cdi refresh --output /var/run/cdi/nvidia.yaml",),
+    "watch": ("nvinject cdi watch --output /var/run/cdi/nvidia.yaml --settle 5",),
+}
+
+
 def parser() -> "argparse.ArgumentParser":
     """Return the options of all sub-commands."""
     from nvinject.cli import cdioptions
-    from nvinject.cli.parsers import new_parser
+    from nvinject.cli.parsers import format_examples, new_parser
 
     whole = new_parser("nvinject cdi", DESCRIPTION, EPILOG)
     chosen = whole.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    made = {name: chosen.add_parser(name, help=words, description=words) for name, _, words in COMMANDS}
+    made = {
+        name: chosen.add_parser(name, help=words, description=words, epilog=format_examples(EXAMPLES[name]))
+        for name, _, words in COMMANDS
+    }
     cdioptions.add_options(made["generate"], cdioptions.GENERATE_OPTIONS)
     for name in ("refresh", "watch"):
         cdioptions.add_options(made[name], (*cdioptions.GENERATE_OPTIONS, *cdioptions.REFRESH_OPTIONS))

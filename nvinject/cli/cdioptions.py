@@ -308,7 +308,9 @@ def add_inject_options(parser: "argparse.ArgumentParser") -> None:
 def add_transform_options(parser: "argparse.ArgumentParser") -> None:
     """Teach a parser the options of `transform root`."""
     kinds = parser.add_subparsers(dest="transformation", metavar="root", required=True)
-    root = kinds.add_parser("root", help="replace the root of paths", description="Replaces the root of paths.")
+    root = kinds.add_parser(
+        "root", help="replace the root of paths", description="Replaces the root of paths.", epilog=parser.epilog
+    )
     root.add_argument("--from", dest="source", metavar="DIR", default="", help="the root that paths have")
     root.add_argument("--to", dest="target", metavar="DIR", default="", help="the root that they shall have")
     root.add_argument("--input", metavar="FILE", default="-", help="the spec (default: standard input)")

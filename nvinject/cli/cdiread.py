@@ -132,6 +132,8 @@ def inject(parsed: "argparse.Namespace") -> int:
     if parsed.format == "oci" and not parsed.container:
         raise UsageError("no config.json is named", "name one, a bundle, or - for standard input")
     names = tuple(name for word in parsed.device for name in word.split(",") if name)
+    if not names:
+        raise UsageError("--device names no device", "name one, such as nvidia.com/gpu=0; nvinject cdi list shows all")
     change = {"oci": inject_into_document, "lxc": inject_into_lxc}[parsed.format]
     path, before, changed = change(parsed, names)
     if parsed.in_place:
@@ -221,10 +223,12 @@ def _inside(path: str, name: str) -> str:
 
 
 def _read(path: str, what: str) -> bytes:
+    from nvinject.cli.hook import read_all
+
     try:
         if path == "-":
-            return sys.stdin.buffer.read()
-        with open(path, "rb") as file:
-            return file.read()
+            return read_all(sys.stdin.fileno(), "standard input")
+        with open(path, "rb", buffering=0) as file:
+            return read_all(file.fileno(), path)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}", f"name {what}") from error

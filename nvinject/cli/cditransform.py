@@ -36,13 +36,15 @@ def main(parsed: "argparse.Namespace") -> int:
 
 def read_spec(path: str) -> cdi.Spec:
     """Return the spec of a file, `-` being standard input; raises InputError."""
+    from nvinject.cli.hook import read_all
+
     name = "standard input" if path == "-" else path
     try:
         if path == "-":
-            text = sys.stdin.read()
+            text = read_all(sys.stdin.fileno(), name).decode()
         else:
-            with open(path, encoding="utf-8") as file:
-                text = file.read()
+            with open(path, "rb", buffering=0) as file:
+                text = read_all(file.fileno(), name).decode()
         return cdi.parse(parse_document(text, json=os.path.splitext(path)[1] == ".json"))
     except OSError as error:
         raise InputError(f"cannot read {name}: {error.strerror}", "name a CDI spec") from error

@@ -7,7 +7,7 @@ or evaluating a requirement (nvinject.core.requirements), the one implementation
 import os
 import sys
 
-from nvinject.errors import InputError
+from nvinject.errors import InputError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -122,11 +122,23 @@ def find_environment(document: object) -> "tuple[str, ...] | None":
     return None
 
 
+def check_versions(given: "dict[str, str]") -> None:
+    """Refuse what can be no version, also where no requirement asks for it; raises UsageError."""
+    from nvinject.core.version import parse_version
+
+    for name in ("driver", "cuda", "arch"):
+        try:
+            parse_version(given[name] or "0")
+        except ValueError as error:
+            raise UsageError(f"--{name}: {error}", "give one such as 12.8") from error
+
+
 def find_facts(requirements: "tuple[tuple[str, str], ...]", options: "argparse.Namespace") -> "tuple[HostFacts, ...]":
     """Return the values that rules are compared with: the given ones, else those of this host's GPUs."""
     from nvinject.core.requirements import HostFacts, needed_attributes
 
     given = {name: getattr(options, name) for name in ("driver", "cuda", "arch", "brand")}
+    check_versions(given)
     needed = needed_attributes(requirements)
     if not needed or any(given.values()):
         return (HostFacts(**given),)

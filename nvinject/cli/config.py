@@ -19,6 +19,7 @@ from nvinject.record import Record
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Mapping
     from typing import Any
 
 DESCRIPTION = """\
@@ -59,11 +60,28 @@ class Entry(Record):
     line: int
 
 
+EXAMPLES = {
+    "show": ("nvinject config show", "nvinject config show --changed --json"),
+    "get": ("nvinject config get nvidia-container-runtime.runtimes",),
+    "set": (
+        "nvinject config set nvidia-container-runtime.mode cdi --dry-run",
+        "nvinject config set nvidia-container-runtime.runtimes=crun:runc",
+    ),
+    "unset": ("nvinject config unset nvidia-container-runtime.mode --dry-run",),
+    "create-default": (
+        "nvinject config create-default --documented",
+        "nvinject config create-default --output config.toml",
+    ),
+    "validate": ("nvinject config validate", "nvinject config validate --config-file ./config.toml --json"),
+    "explain": ("nvinject config explain nvidia-container-runtime.mode", "nvinject config explain nvinject"),
+}
+
+
 def parser() -> "argparse.ArgumentParser":
     """Return the options of all sub-commands and of the original's form."""
     import argparse
 
-    from nvinject.cli.parsers import new_parser
+    from nvinject.cli.parsers import format_examples, new_parser
 
     whole = new_parser("nvinject config", DESCRIPTION, EPILOG, allow_abbrev=False)
     _add_file(whole, default="")
@@ -77,7 +95,12 @@ def parser() -> "argparse.ArgumentParser":
     made = {}
     for name, others, words in COMMANDS:
         made[name] = chosen.add_parser(
-            name, aliases=others, help=words, description=words[:1].upper() + words[1:] + ".", allow_abbrev=False
+            name,
+            aliases=others,
+            help=words,
+            description=words[:1].upper() + words[1:] + ".",
+            epilog=format_examples(EXAMPLES[name]),
+            allow_abbrev=False,
         )
         _add_file(made[name], default=argparse.SUPPRESS)
     _add_reading_options(made)
@@ -91,7 +114,7 @@ def _add_file(options: "argparse.ArgumentParser", default: "Any") -> None:
     )
 
 
-def _add_reading_options(made: "dict[str, argparse.ArgumentParser]") -> None:
+def _add_reading_options(made: "Mapping[str, argparse.ArgumentParser]") -> None:
     for name in ("show", "get", "validate", "explain"):
         made[name].add_argument("--json", action="store_true", help="print JSON")
     made["show"].add_argument("--changed", action="store_true", help="only keys that the file sets")
@@ -99,7 +122,7 @@ def _add_reading_options(made: "dict[str, argparse.ArgumentParser]") -> None:
     made["explain"].add_argument("keys", metavar="KEY", nargs="*", help="a key or the begin of some (default: all)")
 
 
-def _add_writing_options(made: "dict[str, argparse.ArgumentParser]") -> None:
+def _add_writing_options(made: "Mapping[str, argparse.ArgumentParser]") -> None:
     made["set"].add_argument(
         "settings", metavar="KEY=VALUE", nargs="+", help="a key and its value, also as two words; lists as a:b"
     )

@@ -13,7 +13,7 @@ from nvinject.errors import NvinjectError, UsageError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import NoReturn
+    from typing import IO, NoReturn
 
 # name, module, what it does; the module has main(arguments) -> exit code
 COMMANDS = (
@@ -62,6 +62,8 @@ exit codes:
   2  usage                              8  doctor: warnings   9  doctor: errors
 """
 
+ENOSPC = 28  # errno.h; the module errno is not needed for more than this
+INTERRUPTED = 130  # as shells have it: 128 and the signal's number
 TROUBLE = 6  # HostError's: the system refused what every program needs
 INTERNAL_ERROR = 70  # EX_SOFTWARE of sysexits.h
 
@@ -84,28 +86,41 @@ def guard(work: "Callable[[], int]") -> int:
     """Do the work and return its exit code; what it raises becomes one line on standard error, and an exit code."""
     try:
         return work()
-    except NvinjectError as error:
+    except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 - the last line of defence
+        return explain(error)
+
+
+def explain(error: BaseException) -> int:
+    """Tell an error in one line, where there is something to tell, and return the exit code that it stands for."""
+    if isinstance(error, NvinjectError):
         complain(str(error))
         return error.exit_code
-    except BrokenPipeError:
+    if isinstance(error, SystemExit):  # argparse's way out, after --help
+        return error.code if isinstance(error.code, int) else 0
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    if isinstance(error, BrokenPipeError):
         # Whoever read our output has gone; Python would complain again while it flushes at exit.
         posix.dup2(posix.open("/dev/null", posix.O_WRONLY), 1)
         return 1
-    except KeyboardInterrupt:
-        return 130
-    except (ImportError, MemoryError, OSError) as error:
-        if posix.environ.get(b"NVINJECT_DEBUG"):
-            raise
-        complain(describe_trouble(error))
-        return TROUBLE
-    except Exception as error:  # the last line of defence: no traceback reaches a container's log
-        if posix.environ.get(b"NVINJECT_DEBUG"):
-            raise
-        complain(
-            f"internal error: {type(error).__name__}: {error}".replace("\n", " ")
-            + "; run again with NVINJECT_DEBUG=1 for the traceback and report it"
-        )
-        return INTERNAL_ERROR
+    if posix.environ.get(b"NVINJECT_DEBUG"):
+        raise error
+    code, message = describe(error)
+    complain(message)
+    return code
+
+
+def describe(error: BaseException) -> "tuple[int, str]":
+    """Return exit code and words for an error that no code of ours foresaw: no traceback reaches a container's log."""
+    if isinstance(error, UnicodeEncodeError):
+        # Arguments may have any bytes; config.json, daemon.json and config.toml are UTF-8.
+        wrong = error.object[max(error.start - 40, 0) : error.end].rpartition("\n")[2]
+        hint = "is not UTF-8 text and cannot be written into a file that is; name something else"
+        return UsageError.exit_code, f"{wrong!r} {hint}"
+    if isinstance(error, ImportError | MemoryError | OSError):
+        return TROUBLE, describe_trouble(error)
+    words = f"internal error: {type(error).__name__}: {error}".replace("\n", " ")
+    return INTERNAL_ERROR, f"{words}; run again with NVINJECT_DEBUG=1 for the traceback and report it"
 
 
 def dispatch(words: "list[str]") -> int:
@@ -123,17 +138,21 @@ def dispatch(words: "list[str]") -> int:
             command = __import__(module, fromlist=["main"])
             code: int = command.main(words[1:])
             return code
-    known = ", ".join(name for name, _, _ in COMMANDS)
-    raise UsageError(f"unknown command {words[0]!r}", f"use one of {known}")
+    from difflib import get_close_matches
+
+    known = [name for name, _, _ in COMMANDS]
+    near = get_close_matches(words[0], known, n=1)
+    guess = f" (did you mean {near[0]}?)" if near else ""
+    raise UsageError(f"unknown command {words[0]!r}{guess}", f"use one of {', '.join(known)}")
 
 
 def complain(message: str) -> None:
-    """Write one line to standard error, where runtimes pick it up."""
+    """Write one line to standard error, where runtimes pick it up; it is lost where nobody takes it."""
     try:
         sys.stderr.write(f"nvinject: {message}\n")
+        sys.stderr.flush()
     except OSError:
-        with_newline = f"nvinject: {message}\n".encode(errors="backslashreplace")
-        posix.write(2, with_newline)
+        pass
 
 
 def describe_trouble(error: "ImportError | MemoryError | OSError") -> str:
@@ -144,14 +163,52 @@ def describe_trouble(error: "ImportError | MemoryError | OSError") -> str:
         return f"cannot load a module: {error}; Python or nvinject is incomplete, or its files cannot be read".replace(
             "\n", " "
         )
+    if error.filename is None and error.errno == ENOSPC:
+        return f"cannot write: {error.strerror}; make room, or let standard output go to another place"
     thing = f" {error.filename!r}" if error.filename is not None else ""
     return f"the system refused a step: {error.strerror or error}{thing}"
 
 
+def describe_lost_output(error: OSError) -> str:
+    """Say that what was asked for could not be written."""
+    return f"cannot write to standard output: {error.strerror or error}; let it go to another place"
+
+
+def replace_closed_streams() -> None:
+    """Let a program that was started without standard input, output or error go on: Python has None there."""
+    sys.stdin = sys.stdin or open_nowhere("r")
+    sys.stdout = sys.stdout or open_nowhere("w")
+    sys.stderr = sys.stderr or open_nowhere("w")
+
+
+def open_nowhere(mode: str) -> "IO[str]":
+    """Return a stream that has nothing to read and forgets what is written."""
+    return open("/dev/null", mode)
+
+
+def show_every_character() -> None:
+    """Let what the locale or UTF-8 cannot write, such as a file name of other bytes, be written as an escape."""
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="backslashreplace")
+
+
+def finish(code: int) -> int:
+    """Write out what is buffered and return the exit code: another one where that fails, as on a full disk."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return code or 1
+    except OSError as error:
+        complain(describe_lost_output(error))
+        return code or TROUBLE
+    return code
+
+
 def run() -> "NoReturn":
     """Run as a program: the console script, `python -m nvinject` and the installed launcher end here."""
-    code = main(sys.argv[1:], sys.argv[0].rpartition("/")[2])
-    sys.stdout.flush()
-    sys.stderr.flush()
+    replace_closed_streams()
+    show_every_character()
+    code = finish(main(sys.argv[1:], sys.argv[0].rpartition("/")[2]))
     # Skips the interpreter's tear-down: 1.5 ms of every container start, and nothing of ours waits for it.
     _exit(code)

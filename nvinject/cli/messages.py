@@ -8,6 +8,8 @@ of the original; `nvidia-ctk --debug` and `--quiet` set them. Does not belong he
 import os
 import sys
 
+from nvinject.errors import printable
+
 DEBUG_VARIABLE = "NVIDIA_CTK_DEBUG"
 QUIET_VARIABLE = "NVIDIA_CTK_QUIET"
 TRUE = ("1", "t", "T", "true", "TRUE", "True")  # as Go's strconv.ParseBool
@@ -31,10 +33,10 @@ def warn(message: str) -> None:
 def inform(message: str) -> None:
     """Write a line."""
     if not is_quiet():
-        sys.stderr.write(f"nvinject: {message}\n")
+        sys.stderr.write(f"nvinject: {printable(message)}\n")
 
 
 def debug(message: str) -> None:
     """Write a step, if somebody wants to see the steps."""
     if is_debugging():
-        sys.stderr.write(f"nvinject: debug: {message}\n")
+        sys.stderr.write(f"nvinject: debug: {printable(message)}\n")

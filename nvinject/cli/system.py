@@ -109,14 +109,27 @@ COMMANDS: dict[str, tuple[tuple[Option, ...], str]] = {
 }
 
 
+EXAMPLES = {
+    "create-device-nodes": (
+        "nvinject system create-device-nodes --all-devices --dry-run",
+        "nvinject system create-device-nodes --control-devices --load-kernel-modules",
+    ),
+    "create-dev-char-symlinks": (
+        "nvinject system create-dev-char-symlinks --create-all --dry-run",
+        "nvinject system create-dev-char-symlinks --watch",
+    ),
+    "print-ldcache": ("nvinject system print-ldcache --driver-root /run/nvidia/driver --json",),
+}
+
+
 def parser() -> "argparse.ArgumentParser":
     """Return the options of all sub-commands."""
-    from nvinject.cli.parsers import new_parser
+    from nvinject.cli.parsers import format_examples, new_parser
 
     whole = new_parser("nvinject system", DESCRIPTION, EPILOG)
     chosen = whole.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, (options, words) in COMMANDS.items():
-        made = chosen.add_parser(name, help=words, description=words)
+        made = chosen.add_parser(name, help=words, description=words, epilog=format_examples(EXAMPLES[name]))
         add_options(made, options)
         made.add_argument("--config", metavar="FILE", default="", help="read this config.toml; it must exist")
         made.add_argument("--json", action="store_true", help="print JSON")

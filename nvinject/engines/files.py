@@ -136,6 +136,7 @@ def _take_back(done: "list[tuple[Change, str]]", prepared: "list[tuple[Change, s
 def make_directories(path: str) -> "list[str]":
     """Make a directory and those above it; returns the new ones, the outermost first."""
     missing = []
+    path = os.path.abspath(path)  # the parents of a relative one never end: "" has itself for one
     while not os.path.isdir(path):
         missing.append(path)
         path = os.path.dirname(path)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY
 _LOOK = os.O_PATH | os.O_CLOEXEC
 _CHUNK = 1 << 16
+_SUSPICIOUS = 1 << 10  # chunks; libraries can be larger
 
 # ENXIO and ENODEV: a socket or a device without driver that was opened to be read.
 ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV)
@@ -82,6 +83,8 @@ class Root:
             chunks = []
             while chunk := os.read(descriptor, _CHUNK):
                 chunks.append(chunk)
+                if len(chunks) == _SUSPICIOUS and not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    raise HostError(f"cannot read {self.host_path(path)}: it does not end", "name a regular file")
             return b"".join(chunks)
         except OSError as error:
             raise self._refusal(error, path) from error

@@ -5,6 +5,7 @@ the meaning of a fact to a caller, which is C. Names of facts are those of NVIDI
 """
 
 import mmap
+import os
 import struct
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
@@ -240,7 +241,7 @@ def _find_region(data: bytes | bytearray | mmap.mmap) -> int:
 
 def pack(pairs: Mapping[str, str], offset: int) -> bytes:
     """Return the table of facts as it stands at an offset of the data region: sorted, texts after the pairs."""
-    encoded = sorted((key.encode(), value.encode()) for key, value in pairs.items())
+    encoded = sorted((os.fsencode(key), os.fsencode(value)) for key, value in pairs.items())
     start = offset + 8 + 8 * len(encoded)
     strings = bytearray()
     known: dict[bytes, int] = {}

@@ -1,0 +1,5 @@
+"""python -m nvconform."""
+
+from nvconform.cli import run
+
+run()
