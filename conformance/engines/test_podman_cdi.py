@@ -246,7 +246,6 @@ def test_user_namespaces(base: Path, images: dict[str, bytes], open_folder: Path
         podman.close()
 
 
-MIG_0 = "  MIG 3g.40gb     Device  0: (UUID: MIG-000000a0-5555-6666-7777-000000000000)"
 SLICES = [
     ("nvidia.com/gpu=0:0", ["nvidia-cap12", "nvidia-cap13"], ["gi1"]),
     ("nvidia.com/gpu=MIG-000000a0-5555-6666-7777-000000000001", ["nvidia-cap21", "nvidia-cap22"], ["gi2"]),

@@ -11,8 +11,6 @@ from pathlib import Path
 
 V1_DEVICES = "/sys/fs/cgroup/devices"
 V2 = "/sys/fs/cgroup"
-# Decided while a case runs, see worker.py.
-LATE = frozenset({"runtime-accepts-image"})
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ NVIDIA_MAJOR = 195  # fixed for nvidiaN, nvidiactl and nvidia-modeset; all other
 GPU_CLASSES = ("nvidia", "nvidia-frontend")  # old drivers register nvidia-frontend
 CAPABILITY_CLASS = "nvidia-caps"
 CAPABILITY_DIRECTORY = "/dev/nvidia-caps"
-DRM_MAJOR = 226  # Documentation/admin-guide/devices.txt of the kernel
 IMEX_CLASS = "nvidia-caps-imex-channels"
 IMEX_DIRECTORY = "/dev/nvidia-caps-imex-channels"
 IMEX_KIND = "imex-channel"  # the class of CDI devices
@@ -30,7 +29,6 @@ MPS_PID_FILE = "nvidia-cuda-mps-control.pid"
 MPS_PIPE_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
 MPS_LOG_VARIABLE = "CUDA_MPS_LOG_DIRECTORY"
 MPS_LIMIT_VARIABLE = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
-MPS_VARIABLES = "CUDA_MPS_"  # how every variable of a client begins
 
 
 class LibraryRow(Record):

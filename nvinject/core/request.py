@@ -289,7 +289,7 @@ def _read_search_paths(environment: dict[str, str], policy: Policy) -> tuple[tup
 
 
 def _read_mps(environment: dict[str, str]) -> tuple[tuple[str, str], ...]:
-    """Return the variables by which a container is a client of the multi-process service (catalog.MPS_VARIABLES)."""
+    """Return the variables by which a container is a client of the multi-process service."""
     return tuple((name, value) for name, value in sorted(environment.items()) if name.startswith("CUDA_MPS_") and value)
 
 

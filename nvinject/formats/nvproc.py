@@ -102,11 +102,6 @@ def parse_params(text: str) -> tuple[Parameter, ...]:
     return tuple(parameters)
 
 
-def format_params(parameters: tuple[Parameter, ...]) -> str:
-    """Return the text of module parameters as the driver writes it."""
-    return "".join(f"{parameter.name}: {parameter.value}\n" for parameter in parameters)
-
-
 def mask_params(text: str) -> str:
     """Return the parameters with device files taken out of user space's hands: `ModifyDeviceFiles: 0`.
 
@@ -166,13 +161,6 @@ def parse_devices(text: str) -> DeviceClasses:
     return DeviceClasses(character=tuple(character), block=tuple(block))
 
 
-def format_devices(classes: DeviceClasses) -> str:
-    """Return device classes as the kernel writes /proc/devices."""
-    lines = ["Character devices:", *(f"{major:3d} {name}" for name, major in classes.character), ""]
-    lines += ["Block devices:", *(f"{major:3d} {name}" for name, major in classes.block)]
-    return "\n".join(lines) + "\n"
-
-
 def parse_mig_minors(text: str) -> tuple[tuple[str, int], ...]:
     """Return (capability, minor) for each line of /proc/driver/nvidia-caps/mig-minors.
 
@@ -186,11 +174,6 @@ def parse_mig_minors(text: str) -> tuple[tuple[str, int], ...]:
             raise ProcFormatError("not a capability and its minor", number, line)
         minors.append((name, int(minor)))
     return tuple(minors)
-
-
-def format_mig_minors(minors: tuple[tuple[str, int], ...]) -> str:
-    """Return the text of mig-minors."""
-    return "".join(f"{name} {minor}\n" for name, minor in minors)
 
 
 def parse_capability(text: str) -> Capability:
@@ -207,13 +190,4 @@ def parse_capability(text: str) -> Capability:
         raise ProcFormatError("no line 'DeviceFileMinor:'")
     return Capability(
         minor=values["DeviceFileMinor"], mode=values["DeviceFileMode"], modify=bool(values["DeviceFileModify"])
-    )
-
-
-def format_capability(capability: Capability) -> str:
-    """Return the text of a capability file."""
-    return (
-        f"DeviceFileMinor: {capability.minor}\n"
-        f"DeviceFileMode: {capability.mode}\n"
-        f"DeviceFileModify: {int(capability.modify)}\n"
     )

@@ -31,17 +31,13 @@ class State(Record):
 class Spec(Record):
     """What a config.json says about process, mounts and root; `root_path` is as written there.
 
-    `environment` holds raw KEY=VALUE entries, `mounts` pairs of (source, destination). `uid_mappings` tells whether the
-    container gets a user namespace with mappings of its own.
+    `environment` holds raw KEY=VALUE entries, `mounts` pairs of (source, destination).
     """
 
-    oci_version: str
     environment: tuple[str, ...]
     mounts: tuple[tuple[str, str], ...]
     privileged: bool
     root_path: str
-    root_readonly: bool = False
-    uid_mappings: bool = False
 
 
 def parse_state(data: bytes) -> State:
@@ -79,19 +75,15 @@ def load_document(data: bytes, path: str) -> "dict[str, Any]":
 
 def read_document(document: "dict[str, Any]", path: str) -> Spec:
     """Return what the values of a config.json say; raises InputError."""
-    version = _required(document, "ociVersion", str, "a string", path)
+    _required(document, "ociVersion", str, "a string", path)
     process = _required(document, "process", dict, "an object", path)
     root = _required(document, "root", dict, "an object", path)
     root_path = _required(root, "root.path", str, "a string", path)
-    linux = document.get("linux")
     return Spec(
-        oci_version=version,
         environment=_read_environment(process.get("env"), path),
         mounts=_read_mounts(document.get("mounts"), path),
         privileged=_SYS_ADMIN in _bounding_set(process.get("capabilities")),
         root_path=root_path,
-        root_readonly=root.get("readonly") is True,
-        uid_mappings=isinstance(linux, dict) and bool(linux.get("uidMappings")),
     )
 
 
@@ -104,7 +96,6 @@ def read_leniently(document: "dict[str, Any]") -> Spec:
     environment, mounts = process.get("env"), document.get("mounts")
     known = [mount for mount in (mounts if isinstance(mounts, list) else []) if isinstance(mount, dict)]
     return Spec(
-        oci_version="",
         environment=tuple(
             entry for entry in (environment if isinstance(environment, list) else []) if isinstance(entry, str)
         ),

@@ -17,7 +17,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-DEFAULT_DIRECTORIES = ("/etc/cdi", "/var/run/cdi")
 EXTENSIONS = (".json", ".yaml")
 MAXIMUM_SIZE = 16 << 20  # bytes; a host with 8 GPUs of 7 slices each has a spec of half a megabyte
 NEAREST = 5

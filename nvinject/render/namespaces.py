@@ -300,6 +300,7 @@ class Work:
     """What the child does: sources, entering, operations, and undoing them all when one fails."""
 
     def __init__(self, operations: "tuple[Operation, ...]", container: Container, report: "Report") -> None:
+        """Take what is to be done, where, and what is told of it to the caller."""
         self._operations = operations
         self._container = container
         self._report = report

@@ -50,6 +50,35 @@ Block devices:
 """
 
 
+# What the driver and the kernel do, so that parsers can be held to the way back.
+
+
+def format_params(parameters: tuple[Parameter, ...]) -> str:
+    """Return the text of module parameters as the driver writes it."""
+    return "".join(f"{parameter.name}: {parameter.value}\n" for parameter in parameters)
+
+
+def format_devices(classes: DeviceClasses) -> str:
+    """Return device classes as the kernel writes /proc/devices."""
+    lines = ["Character devices:", *(f"{major:3d} {name}" for name, major in classes.character), ""]
+    lines += ["Block devices:", *(f"{major:3d} {name}" for name, major in classes.block)]
+    return "\n".join(lines) + "\n"
+
+
+def format_mig_minors(minors: tuple[tuple[str, int], ...]) -> str:
+    """Return the text of mig-minors."""
+    return "".join(f"{name} {minor}\n" for name, minor in minors)
+
+
+def format_capability(capability: Capability) -> str:
+    """Return the text of a capability file."""
+    return (
+        f"DeviceFileMinor: {capability.minor}\n"
+        f"DeviceFileMode: {capability.mode}\n"
+        f"DeviceFileModify: {int(capability.modify)}\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -94,7 +123,7 @@ def test_devices() -> None:
         character=(("mem", 1), ("nvidia", 195), ("nvidia-modeset", 195), ("nvidia-caps", 237), ("nvidia-uvm", 511)),
         block=(("loop", 7),),
     )
-    assert nvproc.format_devices(nvproc.parse_devices(DEVICES)) == DEVICES
+    assert format_devices(nvproc.parse_devices(DEVICES)) == DEVICES
 
 
 def test_mig_minors() -> None:
@@ -170,7 +199,7 @@ PARAMETERS = st.lists(st.builds(Parameter, name=NAMES, value=VALUES)).map(tuple)
 @given(PARAMETERS)
 def test_params_round_trip(parameters: tuple[Parameter, ...]) -> None:
     """Reading what was written gives the same parameters."""
-    assert nvproc.parse_params(nvproc.format_params(parameters)) == parameters
+    assert nvproc.parse_params(format_params(parameters)) == parameters
 
 
 @given(PARAMETERS, st.integers(min_value=0, max_value=9))
@@ -178,7 +207,7 @@ def test_mask_changes_one_parameter(parameters: tuple[Parameter, ...], place: in
     """Masking equals changing that one value, wherever it stands."""
     switch = Parameter(name="ModifyDeviceFiles", value="1")
     before, after = parameters[:place], parameters[place:]
-    masked = nvproc.mask_params(nvproc.format_params((*before, switch, *after)))
+    masked = nvproc.mask_params(format_params((*before, switch, *after)))
     expected = [one.replace(value="0") if one == switch else one for one in (*before, switch, *after)]
     assert nvproc.parse_params(masked) == tuple(expected)
 
@@ -186,19 +215,19 @@ def test_mask_changes_one_parameter(parameters: tuple[Parameter, ...], place: in
 @given(st.builds(DeviceClasses, character=PAIRS, block=PAIRS))
 def test_devices_round_trip(classes: DeviceClasses) -> None:
     """Reading what was written gives the same classes."""
-    assert nvproc.parse_devices(nvproc.format_devices(classes)) == classes
+    assert nvproc.parse_devices(format_devices(classes)) == classes
 
 
 @given(PAIRS)
 def test_mig_minors_round_trip(minors: tuple[tuple[str, int], ...]) -> None:
     """Reading what was written gives the same minors."""
-    assert nvproc.parse_mig_minors(nvproc.format_mig_minors(minors)) == minors
+    assert nvproc.parse_mig_minors(format_mig_minors(minors)) == minors
 
 
 @given(st.builds(Capability, minor=NUMBERS, mode=NUMBERS, modify=st.booleans()))
 def test_capability_round_trip(capability: Capability) -> None:
     """Reading what was written gives the same capability."""
-    assert nvproc.parse_capability(nvproc.format_capability(capability)) == capability
+    assert nvproc.parse_capability(format_capability(capability)) == capability
 
 
 @given(st.text())
