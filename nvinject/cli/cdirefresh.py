@@ -8,15 +8,7 @@ leaves the old spec as it was: a spec that lacks a GPU would look like a working
 import os
 import time
 
-from nvinject.cli.cdigenerate import (
-    Generated,
-    Settings,
-    Target,
-    format_documents,
-    generate,
-    read_settings,
-    read_target,
-)
+from nvinject.cli.cdigenerate import Generated, format_documents, generate
 from nvinject.cli.cdioptions import (
     DEFAULT_OUTPUT,
     GENERATE_OPTIONS,
@@ -24,6 +16,7 @@ from nvinject.cli.cdioptions import (
     WATCH_OPTIONS,
     read_options,
 )
+from nvinject.cli.cdisettings import Settings, Target, read_settings, read_target
 from nvinject.cli.messages import inform, warn
 from nvinject.errors import HostError, NvinjectError, UsageError
 from nvinject.render.specfile import write_files

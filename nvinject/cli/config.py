@@ -13,7 +13,7 @@ from nvinject.config import BOOLEAN, INTEGER, STRINGS, check_text
 from nvinject.configfile import find_config
 from nvinject.engines.files import Change, Document, carry_out, read_document
 from nvinject.errors import ConfigurationError, UsageError, printable, quoted
-from nvinject.formats import tomltext
+from nvinject.formats import tomlscan, tomltext
 from nvinject.record import Record
 
 TYPE_CHECKING = False
@@ -234,7 +234,7 @@ def edited(document: Document, edits: "list[tuple[str, Any]]") -> str:
         path = tuple(key.split("."))
         try:
             text = tomltext.remove_value(text, path) if value is None else tomltext.set_value(text, path, value)
-        except tomltext.EditError as error:
+        except tomlscan.EditError as error:
             place = f", line {error.line}, column {error.column}" if error.line else ""
             raise ConfigurationError(
                 f"{document.path}{place}: {error.reason}", "mend it by hand; nothing was written"
@@ -307,7 +307,7 @@ def read_entries(document: Document) -> "list[Entry]":
 
 def set_entries(document: Document) -> "list[Entry]":
     """Return the keys that the file sets, with the lines that do."""
-    values = tomltext.parse(document.text)
+    values = tomlscan.parse(document.text)
     found = []
     for key in HELP:
         path = tuple(key.split("."))

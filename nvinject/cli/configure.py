@@ -273,7 +273,7 @@ def _is_json(_path: str, content: bytes) -> bool:
 
 
 def _is_toml(_path: str, content: bytes) -> bool:
-    from nvinject.formats.tomltext import EditError, parse
+    from nvinject.formats.tomlscan import EditError, parse
 
     try:
         parse(content.decode("utf-8-sig"))

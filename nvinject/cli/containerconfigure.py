@@ -11,8 +11,9 @@ from nvinject.cli import containerlist
 from nvinject.cli.containercli import CliError, Settings
 from nvinject.cli.debuglog import Log
 from nvinject.core import catalog, planner
+from nvinject.core.model import Inventory
 from nvinject.core.plan import BindDevice, Plan, UpdateLoaderCache
-from nvinject.core.policy import DRIVER_CAPABILITIES
+from nvinject.core.policy import DRIVER_CAPABILITIES, Policy
 from nvinject.core.request import ContainerRequest
 from nvinject.errors import ContainerError, HostError, NvinjectError, RequirementError, UsageError
 from nvinject.host.layout import observe_layout
@@ -71,12 +72,7 @@ def work(
     inventory = containerlist.without_parts(inventory, words)
     # As with the original, a daemon's directory lies where the host has it; nothing is known of the process to be.
     request = request.replace(mps=catalog.daemon_directories(settings.environ))
-    try:
-        plan = planner.plan(inventory, request, settings.policy, observe_layout(container.root_fd, created=True))
-    except HostError as error:
-        raise CliError("mount error", error.message, error.hint) from error
-    except RequirementError as error:
-        raise CliError("requirement error", f"unsatisfied condition: {error.message}", error.hint) from error
+    plan = make_plan(inventory, request, settings.policy, container)
     for note in plan.notes:
         log.write(f"note: {note}")
     for warning in plan.warnings:
@@ -90,6 +86,16 @@ def work(
     for warning in warnings:
         log.warn(warning)
     log.write("done")
+
+
+def make_plan(inventory: Inventory, request: ContainerRequest, policy: Policy, container: Container) -> Plan:
+    """Return the plan; raises CliError with the original's words for what fails."""
+    try:
+        return planner.plan(inventory, request, policy, observe_layout(container.root_fd, created=True))
+    except HostError as error:
+        raise CliError("mount error", error.message, error.hint) from error
+    except RequirementError as error:
+        raise CliError("requirement error", f"unsatisfied condition: {error.message}", error.hint) from error
 
 
 def open_target(pid: int | None, rootfs: str) -> Container:

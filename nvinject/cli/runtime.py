@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from nvinject.cli.ocicall import Call
+    from nvinject.cli.shimmodes import Shim
     from nvinject.core.policy import Policy
+    from nvinject.core.sources import Asked
 
     Undo = Callable[[], None]
 
@@ -189,19 +191,24 @@ def prepare(call: "Call", engine: EngineLog, *, name: str, low_level: str) -> "U
         from nvinject.cli.shimmodes import Shim
 
         shim = Shim(call, document, read_document(document, path), policy, log, bundle=bundle, low_level=low_level)
-        try:
-            if mode == LEGACY:
-                shim.use_hook()
-            elif mode == CDI:
-                shim.use_registry(devices)
-            else:
-                shim.use_plan(devices)
-        except Exception as error:
-            log.write(f"failed: {error}")
-            raise
-        log.write("config.json is written")
-        shim.stand_by()
+        edit(shim, mode, devices, log)
         return lambda: shim.restore(data)
+
+
+def edit(shim: "Shim", mode: str, devices: "Asked", log: ShimLog) -> None:
+    """Write config.json in a mode, and start what the mode needs beside it."""
+    try:
+        if mode == LEGACY:
+            shim.use_hook()
+        elif mode == CDI:
+            shim.use_registry(devices)
+        else:
+            shim.use_plan(devices)
+    except Exception as error:
+        log.write(f"failed: {error}")
+        raise
+    log.write("config.json is written")
+    shim.stand_by()
 
 
 def load(config: str, name: str, *, certain: bool) -> "Policy | None":

@@ -9,6 +9,7 @@ from nvinject.core.finding import ERROR, NOTE, WARNING, Finding
 from nvinject.record import Record
 
 DRIVER = "nvidia"
+_NODE_FAULTS = {"missing": "node-missing", "number": "node-wrong-number", "type": "node-not-device"}
 
 
 class PciFunction(Record):
@@ -31,6 +32,11 @@ class NodeState(Record):
     wanted_mode: int = 0
     remedy: str = ""
     reason: str = ""
+
+    @property
+    def is_open(self) -> bool:
+        """Tell whether all may use it whom the driver wants to."""
+        return self.mode & self.wanted_mode == self.wanted_mode
 
 
 class NvmlState(Record):
@@ -307,47 +313,11 @@ def _may_be_absent(node: NodeState) -> bool:
 
 def judge_nodes(machine: Machine) -> list[Finding]:
     """Return what is wrong with device nodes."""
-    findings = []
-    kinds = {"missing": "node-missing", "number": "node-wrong-number", "type": "node-not-device"}
     absent = [node.path for node in machine.nodes if machine.is_given_nodes and _may_be_absent(node)]
-    if absent:
-        more = f" and {len(absent) - 3} more" if len(absent) > 3 else ""
-        findings.append(
-            Finding(
-                name="nodes-not-given",
-                layer="nodes",
-                severity=NOTE,
-                what=f"{', '.join(absent[:3])}{more} are missing, and the driver's parameter ModifyDeviceFiles is 0",
-                why="somebody else decides which nodes there are, as for a host that is a container (kind, LXD); "
-                "containers get the GPUs whose nodes are here",
-                remedy="on a machine of its own make them: nvinject system create-device-nodes --all-devices",
-            )
-        )
+    findings = [_not_given(absent)] if absent else []
     for node in machine.nodes:
-        if node.path in absent:
-            continue
-        if node.kind:
-            findings.append(
-                Finding(
-                    name=kinds[node.kind],
-                    layer="nodes",
-                    severity=ERROR,
-                    what=f"{node.fault} ({node.reason})" if node.reason else node.fault,
-                    why="a container that asks for it is refused, or gets a device that does not work",
-                    remedy=node.remedy if node.kind == "missing" else f"rm {node.path} && {node.remedy}",
-                )
-            )
-        elif node.mode & node.wanted_mode != node.wanted_mode:
-            findings.append(
-                Finding(
-                    name="node-permissions",
-                    layer="nodes",
-                    severity=WARNING,
-                    what=f"{node.path} has mode {node.mode:04o}, the driver wants {node.wanted_mode:04o}",
-                    why="users in containers who are not root cannot open it",
-                    remedy=f"chmod {node.wanted_mode:04o} {node.path} (something such as VirtualGL changed it)",
-                )
-            )
+        if node.path not in absent:
+            findings += _judge_node(node)
     if machine.unlinked:
         findings.append(
             Finding(
@@ -363,12 +333,51 @@ def judge_nodes(machine: Machine) -> list[Finding]:
     return findings
 
 
+def _not_given(absent: list[str]) -> Finding:
+    more = f" and {len(absent) - 3} more" if len(absent) > 3 else ""
+    return Finding(
+        name="nodes-not-given",
+        layer="nodes",
+        severity=NOTE,
+        what=f"{', '.join(absent[:3])}{more} are missing, and the driver's parameter ModifyDeviceFiles is 0",
+        why="somebody else decides which nodes there are, as for a host that is a container (kind, LXD); "
+        "containers get the GPUs whose nodes are here",
+        remedy="on a machine of its own make them: nvinject system create-device-nodes --all-devices",
+    )
+
+
+def _judge_node(node: NodeState) -> list[Finding]:
+    if node.kind:
+        return [
+            Finding(
+                name=_NODE_FAULTS[node.kind],
+                layer="nodes",
+                severity=ERROR,
+                what=f"{node.fault} ({node.reason})" if node.reason else node.fault,
+                why="a container that asks for it is refused, or gets a device that does not work",
+                remedy=node.remedy if node.kind == "missing" else f"rm {node.path} && {node.remedy}",
+            )
+        ]
+    if node.is_open:
+        return []
+    return [
+        Finding(
+            name="node-permissions",
+            layer="nodes",
+            severity=WARNING,
+            what=f"{node.path} has mode {node.mode:04o}, the driver wants {node.wanted_mode:04o}",
+            why="users in containers who are not root cannot open it",
+            remedy=f"chmod {node.wanted_mode:04o} {node.path} (something such as VirtualGL changed it)",
+        )
+    ]
+
+
 def judge_nvml(machine: Machine) -> list[Finding]:
     """Return what NVML does not do."""
     state = machine.nvml
     assert state is not None
     # A node that cannot be opened has a finding of its own, and NVML opens them all.
-    closed = any(node.kind or node.mode & node.wanted_mode != node.wanted_mode for node in machine.nodes)
+    closed = any(node.kind or not node.is_open for node in machine.nodes)
     if state.error and closed and not state.timed_out:
         return []
     if state.error:

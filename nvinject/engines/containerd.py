@@ -24,7 +24,7 @@ from nvinject.engines.edit import (
 )
 from nvinject.engines.files import Change, Document, read_document
 from nvinject.errors import ConfigurationError
-from nvinject.formats import tomltext
+from nvinject.formats import tomlscan, tomltext
 from nvinject.record import Record
 
 TYPE_CHECKING = False
@@ -257,7 +257,7 @@ def _edit_imports(options: Options, main: Document, values: "dict[str, Any]", so
             directory, name = os.path.split(options.drop_in)
             pattern = os.path.join(directory, "*.toml" if name.endswith(".toml") else name)
             text = tomltext.append_value(text, ("imports",), pattern)
-    except tomltext.EditError as error:
+    except tomlscan.EditError as error:
         raise explained(main, error) from error
     return main.change(text)
 

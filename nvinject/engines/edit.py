@@ -6,7 +6,7 @@ Does not belong here: what one engine's settings are called (docker.py, containe
 
 from nvinject.engines.files import Change, Document
 from nvinject.errors import ConfigurationError
-from nvinject.formats import tomltext
+from nvinject.formats import tomlscan, tomltext
 from nvinject.record import Record
 
 TYPE_CHECKING = False
@@ -48,12 +48,12 @@ class Edit(Record):
 def parse_document(document: Document) -> "dict[str, Any]":
     """Return the values of a TOML file; raises ConfigurationError with line and column."""
     try:
-        return tomltext.parse(document.text)
-    except tomltext.EditError as error:
+        return tomlscan.parse(document.text)
+    except tomlscan.EditError as error:
         raise explained(document, error) from error
 
 
-def explained(document: Document, error: tomltext.EditError) -> ConfigurationError:
+def explained(document: Document, error: tomlscan.EditError) -> ConfigurationError:
     """Return the error for a document that cannot be edited."""
     place = f", line {error.line}, column {error.column}" if error.line else ""
     return ConfigurationError(f"{document.path}{place}: {error.reason}", "mend it by hand; the file is untouched")
@@ -74,7 +74,7 @@ def edit_document(
             return document.change(HEADER + tomltext.format_document(nest(settings)))
         for path, value in settings:
             text = tomltext.set_value(text, path, value)
-    except tomltext.EditError as error:
+    except tomlscan.EditError as error:
         raise explained(document, error) from error
     return document.change(text)
 
@@ -96,9 +96,9 @@ def make_equal(document: Document, wanted: "dict[str, Any]", comment: str = "") 
                 text = tomltext.remove_value(text, path)
         for path, value in leaves(wanted):
             text = tomltext.set_value(text, path, value)
-        if tomltext.parse(text) == wanted:
+        if tomlscan.parse(text) == wanted:
             return document.change(text)
-    except tomltext.EditError:
+    except tomlscan.EditError:
         pass
     return document.change(HEADER + comment + tomltext.format_document(wanted))
 

@@ -5,7 +5,7 @@ means, and reading JSON for its values (jsonio.py, whose errors have a place).
 """
 
 from nvinject.formats.jsonio import JSONError, loads
-from nvinject.formats.tomltext import newline_of, place_of
+from nvinject.formats.tomlscan import newline_of, place_of
 from nvinject.record import Record
 
 TYPE_CHECKING = False

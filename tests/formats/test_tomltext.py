@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvinject.formats import tomltext
-from nvinject.formats.tomltext import EditError
+from nvinject.formats import tomlscan, tomltext
+from nvinject.formats.tomlscan import EditError
 from tests.engines.documents import toml_documents
 
 Path = tuple[str, ...]
@@ -129,7 +129,7 @@ def values_at(text: str) -> dict[str, Any]:
 def test_a_scan_finds_every_byte() -> None:
     """Statements and what is between them make up the document."""
     text = "# c\n\na.b = 1 # d\r\n [t] # e\n 'x y' = [\n1,\n]\n"
-    kinds = [(one.kind, one.key, text[one.value : one.value_end]) for one in tomltext.scan(text)]
+    kinds = [(one.kind, one.key, text[one.value : one.value_end]) for one in tomlscan.scan(text)]
     assert kinds == [
         ("comment", (), "# c"),
         ("pair", ("a", "b"), "1"),
@@ -166,7 +166,7 @@ def test_an_edit_takes_away_the_old_value_and_nothing_else(text: str, path: Path
     if there is None:
         assert removed.strip("# \t{}") == ""
     else:
-        spelled = [text[one.value : one.value_end] for one in tomltext.scan(text) if one.kind == tomltext.PAIR]
+        spelled = [text[one.value : one.value_end] for one in tomlscan.scan(text) if one.kind == tomlscan.PAIR]
         assert any(removed in one for one in spelled)
 
 
@@ -185,8 +185,8 @@ def test_append_adds_one_element(text: str, path: Path, value: str) -> None:
 def test_every_document_is_scanned_as_the_parser_reads_it(text: str) -> None:
     """What the scan calls a pair has the parser's value."""
     values = values_at(text)
-    for one in tomltext.scan(text):
-        if one.kind == tomltext.PAIR and not one.listed:
+    for one in tomlscan.scan(text):
+        if one.kind == tomlscan.PAIR and not one.listed:
             spelled = tomllib.loads(f"key = {text[one.value : one.value_end]}\n")["key"]
             assert tomltext.lookup(values, one.key) == spelled
 
