@@ -5,6 +5,9 @@ Belongs here: what nodes look like before and after. Does not belong here: the m
 """
 
 import shlex
+import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -81,16 +84,24 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def node(tmp_path: Path, package: Path, base: Path, can_be_root: str) -> Bench:
+def folder() -> Iterator[Path]:
+    """Return a folder with a short name: containerd's sockets are in it, and their paths have at most 107 bytes."""
+    found = Path(tempfile.mkdtemp(prefix="nvnode-", dir="/tmp"))
+    yield found
+    shutil.rmtree(found)
+
+
+@pytest.fixture
+def node(folder: Path, package: Path, base: Path, can_be_root: str) -> Bench:
     """Return a machine with the files that a node and the image are made of."""
     if can_be_root:
         pytest.skip(f"a fake machine at the real paths needs root: {can_be_root}")
-    (tmp_path / "base.tar").symlink_to(base)
-    lay_out_context(tmp_path / "context", package)
-    tree.write_tree(declaration.load("two-h100"), tmp_path / "machine")
-    (tmp_path / "config").mkdir()
-    (tmp_path / "config" / "config.toml").write_text(read(FOLDER / "configmap.yaml")["data"]["config.toml"])
-    return Bench(tmp_path, tmp_path)
+    (folder / "base.tar").symlink_to(base)
+    lay_out_context(folder / "context", package)
+    tree.write_tree(declaration.load("two-h100"), folder / "machine")
+    (folder / "config").mkdir()
+    (folder / "config" / "config.toml").write_text(read(FOLDER / "configmap.yaml")["data"]["config.toml"])
+    return Bench(folder, folder)
 
 
 def test_a_node_is_installed_kept_refreshed_and_left(node: Bench) -> None:
