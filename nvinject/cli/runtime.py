@@ -95,9 +95,10 @@ def generated_for(identifier: str) -> "list[str]":
     """Return the run directories of a container; the quick launcher knows these places as well."""
     if not identifier or "/" in identifier or identifier in {".", ".."}:
         return []
-    from nvinject.render.rundirectory import candidate_bases
+    from nvinject.render.rundirectory import candidate_bases, is_own
 
-    return [f"{base}/{identifier}" for base in candidate_bases(environment()) if os.path.isdir(f"{base}/{identifier}")]
+    bases = [base for base in candidate_bases(environment()) if os.path.isdir(f"{base}/{identifier}") and is_own(base)]
+    return [f"{base}/{identifier}" for base in bases]
 
 
 def delete(low_level: str, words: tuple[str, ...], folders: "list[str]") -> int:

@@ -101,13 +101,16 @@ case $version$command in
   create|run|1*) exec "$launcher" runtime --as "${0##*/}" --low-level "$runtime" -- "$@" ;;
   delete)
     case $last in */*|.|..|'') exec "$runtime" "$@" ;; esac
-    for generated in "/run/nvinject/$last" "${XDG_RUNTIME_DIR:-/run}/nvinject/$last"; do
-      if [ -d "$generated" ]; then
-        "$runtime" "$@" || exit
-        PATH=$PATH:/usr/bin:/bin
-        rm -rf -- "$generated"
-        exit 0
+    for base in /run/nvinject "${XDG_RUNTIME_DIR:-/run}/nvinject"; do
+      [ -d "$base/$last" ] || continue
+      # What another user may have put there is not removed by its path; the interpreter looks closer.
+      if [ -h "$base" ] || ! [ -O "$base" ] || ! [ -O "${base%/*}" ]; then
+        exec "$launcher" runtime --as "${0##*/}" --low-level "$runtime" -- "$@"
       fi
+      "$runtime" "$@" || exit
+      PATH=$PATH:/usr/bin:/bin
+      rm -rf -- "$base/$last"
+      exit 0
     done ;;
 esac
 exec "$runtime" "$@"

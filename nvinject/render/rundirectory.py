@@ -26,6 +26,8 @@ SWEEP_AGE = 120  # seconds that a container may take from create to the runtime'
 BASE_MODE = 0o711  # a container's root in a user namespace passes through, and lists nothing
 DIRECTORY_MODE = 0o755
 LABEL = "security.selinux"
+UNKNOWN_USER = 65534  # user_namespaces(7): whom files outside of a user namespace seem to belong to
+LONGEST_NAME = 255  # bytes, NAME_MAX of Linux
 
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_LABELS = (errno.ENOTSUP, errno.ENODATA)
@@ -64,12 +66,28 @@ def choose_base(environ: "Mapping[str, str]") -> str:
 
 
 def _check_base(base: str) -> None:
-    status = os.lstat(base)
-    # What lies there becomes a container's files: nobody else may have put the folder there.
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+    if not is_own(base):
         raise PermissionError(errno.EPERM, "it is not a folder of this user alone", base)
     if not os.access(base, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), base)
+
+
+def is_own(base: str) -> bool:
+    """Tell whether a base is this user's alone: what lies there becomes containers' files, and is removed by its path.
+
+    Nobody else may have made it or put it there. Root may be given the XDG_RUNTIME_DIR of a user who became root.
+    """
+    try:
+        above, status = os.stat(os.path.dirname(base)), os.lstat(base)
+    except OSError:
+        return False
+    return (
+        stat.S_ISDIR(status.st_mode)
+        and status.st_uid == os.geteuid()
+        and not status.st_mode & 0o022
+        and above.st_uid in {status.st_uid, 0, UNKNOWN_USER}
+        and (above.st_mode & (stat.S_IWOTH | stat.S_ISVTX)) != stat.S_IWOTH
+    )
 
 
 class RunDirectory:
@@ -77,7 +95,12 @@ class RunDirectory:
 
     def __init__(self, base: str, identifier: str) -> None:
         """Name the folder; raises InputError for an id that is no name of a folder."""
-        if not identifier or identifier in {".", ".."} or "/" in identifier or "\0" in identifier:
+        if (
+            identifier in {"", ".", ".."}
+            or "/" in identifier
+            or "\0" in identifier
+            or len(os.fsencode(identifier)) > LONGEST_NAME
+        ):
             raise InputError(f"the container's id {quoted(identifier)} cannot be used as a name", "choose another id")
         self.path = f"{base}/{identifier}"
 

@@ -173,6 +173,16 @@ def test_delete_by_the_interpreter(node: Node, code: str) -> None:
     assert int((node.folder / "signals").read_text().split()[1], 16) & (1 << 12 | 1 << 24) == 0
 
 
+def test_delete_removes_nothing_through_a_link(node: Node) -> None:
+    """Root may be given the XDG_RUNTIME_DIR of a user, who can put a link there."""
+    elsewhere = node.folder / "elsewhere" / "id"
+    elsewhere.mkdir(parents=True)
+    (node.folder / "nvinject").symlink_to(elsewhere.parent)
+    assert node.run("delete", "id", XDG_RUNTIME_DIR=str(node.folder)).returncode == 0
+    assert node.called() == [str(node.low_level), "delete", "id"]
+    assert elsewhere.exists()
+
+
 def test_signals_are_not_left_ignored(node: Node) -> None:
     """Python ignores SIGPIPE (13) and SIGXFSZ (25); a container must not inherit that."""
     node.write_spec()

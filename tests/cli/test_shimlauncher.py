@@ -192,6 +192,24 @@ def test_what_was_generated_goes_with_the_container(place: Place, shell: list[st
     assert (place.code, generated.exists()) == (0, False)
 
 
+def test_what_another_user_put_there_is_left_to_the_interpreter(place: Place, shell: list[str]) -> None:
+    """A link in the place of the folder would choose what root removes; root may have a user's XDG_RUNTIME_DIR."""
+    elsewhere = place.folder / "elsewhere" / "id"
+    elsewhere.mkdir(parents=True)
+    (place.folder / "nvinject").symlink_to(elsewhere.parent)
+    place.add("path", "runc")
+    assert place.run(shell, "delete", "id", XDG_RUNTIME_DIR=str(place.folder))[0] == f"@{place.python}"
+    assert elsewhere.exists()
+    if os.geteuid() == 0:
+        (place.folder / "nvinject").unlink()
+        elsewhere.parent.rename(place.folder / "nvinject")
+        for owned in (place.folder / "nvinject", place.folder):
+            os.chown(owned, 1000, -1)
+            assert place.run(shell, "delete", "id", XDG_RUNTIME_DIR=str(place.folder))[0] == f"@{place.python}"
+            os.chown(owned, 0, -1)
+        assert (place.folder / "nvinject" / "id").exists()
+
+
 def test_every_command_is_told_apart(place: Place) -> None:
     """The tables of the script are those of the interpreter."""
     runc = place.add("path", "runc")

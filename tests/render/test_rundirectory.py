@@ -66,7 +66,7 @@ def test_what_a_failed_create_left_is_made_anew(base: str, bundle: Path) -> None
     assert os.listdir(made(base, bundle).path) == ["container.json"]
 
 
-@pytest.mark.parametrize("identifier", ["", ".", "..", "a/b", "/", "a\0b"])
+@pytest.mark.parametrize("identifier", ["", ".", "..", "a/b", "/", "a\0b", "x" * 256, "é" * 128])
 def test_an_id_that_is_no_name(base: str, identifier: str) -> None:
     with pytest.raises(InputError, match="cannot be used as a name"):
         RunDirectory(base, identifier)
@@ -75,6 +75,27 @@ def test_an_id_that_is_no_name(base: str, identifier: str) -> None:
 def test_a_place_that_cannot_be_written(tmp_path: Path, bundle: Path) -> None:
     with pytest.raises(ContainerError, match=f"cannot write {tmp_path}/none/id: No such file"):
         made(f"{tmp_path}/none", bundle)
+
+
+def test_a_base_is_this_users_alone(tmp_path: Path) -> None:
+    """Neither a link nor what others may write to or exchange; only root can try other owners."""
+    base = tmp_path / "user" / "nvinject"
+    base.mkdir(parents=True)
+    assert rundirectory.is_own(str(base))
+    link = tmp_path / "link"
+    link.symlink_to(base)
+    assert not rundirectory.is_own(str(link))
+    assert not rundirectory.is_own(f"{tmp_path}/none")
+    for folder, mode, expected in ((base, 0o777, False), (base, 0o711, True), (base.parent, 0o777, False)):
+        folder.chmod(mode)
+        assert rundirectory.is_own(str(base)) is expected
+    base.parent.chmod(0o1777)
+    assert rundirectory.is_own(str(base))
+    if os.geteuid() == 0:
+        for folder in (base, base.parent):
+            os.chown(folder, 1000, -1)
+            assert not rundirectory.is_own(str(base))
+            os.chown(folder, 0, -1)
 
 
 LABELLED = ("profiles", "profiles/10.conf", "ld.so.cache")
