@@ -266,7 +266,7 @@ HELP = {
     ),
     "nvinject.mps-pipe-directory": Help(
         text="The pipe directory of the host's multi-process service (MPS), below the driver root. Empty: "
-        f"{MPS_PIPE_VARIABLE} of the hook's own environment, else {MPS_DIRECTORY}."
+        f"{MPS_PIPE_VARIABLE} of the hook's own environment, else {MPS_DIRECTORY} unless it is another user's."
     ),
     "nvinject.mps-log-directory": Help(
         text=f"Its log directory. Empty: {MPS_LOG_VARIABLE} of the hook's own environment, else /var/log/nvidia-mps."

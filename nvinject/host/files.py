@@ -18,8 +18,10 @@ from nvinject.core.catalog import (
 )
 from nvinject.core.model import HostFile
 from nvinject.errors import HostError
+from nvinject.host.nodes import in_initial_user_namespace
 from nvinject.host.root import Root
 
+UNKNOWN_USER = 65534  # user_namespaces(7): whom files outside of a user namespace seem to belong to
 FIRMWARE_PATH = "/module/firmware_class/parameters/path"  # below the sys root: Documentation/driver-api/firmware
 
 
@@ -120,6 +122,13 @@ def find_sockets(
                     # The usual one is below /tmp: whoever made this link would choose what containers are shown.
                     notes.append(f"{root.host_path(path)} is a link and not followed ({row.reason})")
                     continue
+                if row.is_directory and located is not None and row.variable not in named and _is_anothers(located[1]):
+                    # They could put a link in its place later: a runtime mounts by path, a CDI spec for years.
+                    notes.append(
+                        f"{root.host_path(path)} belongs to user {located[1].st_uid} and is not shown ({row.reason}); "
+                        f"config.toml, or {row.variable} of the engine, can name it"
+                    )
+                    continue
             except HostError as error:
                 if not _is_closed(error):
                     raise
@@ -130,6 +139,13 @@ def find_sockets(
                 found.append(HostFile(name=row.name, path=located[0]))
                 break
     return tuple(found), tuple(notes)
+
+
+def _is_anothers(status: os.stat_result) -> bool:
+    """Tell whether a file belongs to an ordinary user other than this one, as far as this user namespace shows it."""
+    if status.st_uid in {0, os.geteuid()}:
+        return False
+    return status.st_uid != UNKNOWN_USER or in_initial_user_namespace()
 
 
 def socket_paths(row: SocketRow, named: dict[str, str]) -> tuple[str, ...]:

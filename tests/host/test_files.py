@@ -223,3 +223,22 @@ def test_a_pipe_directory_that_is_a_link_is_not_followed(tree: HostTree) -> None
         found, notes = files.find_sockets(root, catalog.sockets_for(("compute",)))
     assert found == ()
     assert notes == (f"{tree.root}/tmp/nvidia-mps is a link and not followed (pipes of the multi-process service)",)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="files are given to others by root alone")
+@pytest.mark.parametrize(("owner", "named", "shown"), [(0, False, True), (1000, False, False), (1000, True, True)])
+def test_a_pipe_directory_of_another_user_has_to_be_named(
+    tree: HostTree, owner: int, *, named: bool, shown: bool
+) -> None:
+    """Anybody can make one below /tmp, and put a link in its place between our look and the runtime's mount."""
+    tree.write("/tmp/nvidia-mps/control", "")
+    os.chown(tree.root / "tmp/nvidia-mps", owner, -1)
+    directories = ((catalog.MPS_PIPE_VARIABLE, "/tmp/nvidia-mps"),) if named else ()
+    with Root(str(tree.root)) as root:
+        found, notes = files.find_sockets(root, catalog.sockets_for(("compute",)), directories)
+    assert [file.path for file in found] == (["/tmp/nvidia-mps"] if shown else [])
+    wanted = (
+        f"{tree.root}/tmp/nvidia-mps belongs to user 1000 and is not shown (pipes of the multi-process service); "
+        "config.toml, or CUDA_MPS_PIPE_DIRECTORY of the engine, can name it"
+    )
+    assert notes == (() if shown else (wanted,))
