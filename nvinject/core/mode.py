@@ -74,9 +74,9 @@ def resolve_mode(asked: Asked, policy: Policy) -> str:
         return mode
     own = [name for name in asked.devices if name.startswith(f"{JIT_KIND}=")]
     if own and len(own) < len(asked.devices):
-        others = ", ".join(quoted(name) for name in asked.devices if name not in own)
+        other = next(name for name in asked.devices if not name.startswith(f"{JIT_KIND}="))
         raise RequestError(
-            f"{asked.source}: devices of kind {JIT_KIND} cannot be combined with {others}",
+            f"{asked.source}: devices of kind {JIT_KIND} cannot be combined with {quoted(other)}",
             "ask for one sort of devices",
         )
     if own:

@@ -31,6 +31,7 @@ CAPABILITIES_VARIABLE = "NVIDIA_DRIVER_CAPABILITIES"
 
 # The kernel driver has 2**20 minor numbers for channels.
 _IMEX_CHANNELS = 1 << 20
+_LONGEST_LIST = 16
 _MOUNTS = f"mounts below {MOUNT_PREFIX}"
 _TRUE = ("1", "t", "T", "TRUE", "true", "True")
 
@@ -193,18 +194,24 @@ def foreign_warning(asked: Asked) -> str:
     if not asked.foreign:
         return ""
     return (
-        f"{asked.source}: {', '.join(map(quoted, asked.foreign))} is not NVIDIA's and is left alone; "
+        f"{asked.source}: {_enumerate(asked.foreign)} is not NVIDIA's and is left alone; "
         "an engine that has CDI serves it (--device, or an annotation)"
     )
 
 
 def _refuse_cdi_names(asked: Asked) -> None:
-    names = [quoted(token) for token in asked.devices if is_cdi_name(token)]
+    names = tuple(token for token in asked.devices if is_cdi_name(token))
     if names:
         raise RequestError(
-            f"{asked.source}: the hook cannot inject CDI devices ({', '.join(names)})",
+            f"{asked.source}: the hook cannot inject CDI devices ({_enumerate(names)})",
             "name them with --device of an engine that has CDI, or use a runtime shim in place of the hook",
         )
+
+
+def _enumerate(names: tuple[str, ...]) -> str:
+    """Return names for a message; an image can give a hundred thousand."""
+    shown = ", ".join(map(quoted, names[:_LONGEST_LIST]))
+    return shown if len(names) <= _LONGEST_LIST else f"{shown} and {len(names) - _LONGEST_LIST} more"
 
 
 def _read_capabilities(environment: dict[str, str], supported: tuple[str, ...], *, legacy: bool) -> tuple[str, ...]:
@@ -215,12 +222,11 @@ def _read_capabilities(environment: dict[str, str], supported: tuple[str, ...], 
     tokens = split(value or "") or [name for name in DEFAULT_DRIVER_CAPABILITIES if name in supported]
     if "all" in tokens:
         return tuple(sorted(supported))
-    refused = [token for token in dict.fromkeys(tokens) if token not in supported]
+    refused = tuple(token for token in dict.fromkeys(tokens) if token not in supported)
     if refused:
         disallowed = all(token in DRIVER_CAPABILITIES for token in refused)
         raise RequestError(
-            f"{CAPABILITIES_VARIABLE} asks for {', '.join(quoted(token) for token in refused)}, "
-            f"allowed are all, {', '.join(sorted(supported))}",
+            f"{CAPABILITIES_VARIABLE} asks for {_enumerate(refused)}, allowed are all, {', '.join(sorted(supported))}",
             "supported-driver-capabilities in config.toml sets the limit" if disallowed else "",
         )
     return tuple(sorted(set(tokens)))

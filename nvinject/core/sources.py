@@ -33,7 +33,8 @@ class Asked(Record):
     def without_foreign(self, own_kind: str) -> "Asked":
         """Return the same with other vendors' devices set apart; `own_kind` is one whose vendor is not another."""
         foreign = tuple(name for name in self.devices if is_foreign(name, own_kind))
-        own = tuple(name for name in self.devices if name not in foreign)
+        apart = frozenset(foreign)  # an environment can have a hundred thousand of them
+        own = tuple(name for name in self.devices if name not in apart)
         return self.replace(devices=own, foreign=foreign) if foreign else self
 
 

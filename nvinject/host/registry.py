@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 EXTENSIONS = (".json", ".yaml")
 MAXIMUM_SIZE = 16 << 20  # bytes; a host with 8 GPUs of 7 slices each has a spec of half a megabyte
+MOST_EXPLAINED = 16
 NEAREST = 5
 
 
@@ -219,10 +220,13 @@ def nearest_names(name: str, registry: Registry) -> tuple[str, ...]:
 def resolve(registry: Registry, names: tuple[str, ...]) -> tuple[Definition, ...]:
     """Return the definitions of all names, in their order; raises RequestError that tells the cause for each."""
     devices = registry.devices()
-    missing = [explain(registry, name) for name in dict.fromkeys(names) if name not in devices]
-    if missing:
+    lacking = [name for name in dict.fromkeys(names) if name not in devices]
+    if lacking:
+        # An environment can have a hundred thousand of them, and explaining one looks at all that are there.
+        missing = [explain(registry, name) for name in lacking[:MOST_EXPLAINED]]
+        more = f"; and {len(lacking) - MOST_EXPLAINED} more" if len(lacking) > MOST_EXPLAINED else ""
         raise RequestError(
-            "unresolvable CDI devices: " + "; ".join(f"{one.name} {one.reason}" for one in missing),
+            "unresolvable CDI devices: " + "; ".join(f"{one.name} {one.reason}" for one in missing) + more,
             _hint(registry, missing),
         )
     return tuple(devices[name] for name in dict.fromkeys(names))

@@ -9,7 +9,7 @@ import stat
 
 from nvinject import leanos as os
 from nvinject.linux import syscalls
-from nvinject.linux.const import PROC_SUPER_MAGIC, RESOLVE_IN_ROOT, RESOLVE_NO_MAGICLINKS
+from nvinject.linux.const import PROC_SUPER_MAGIC, RESOLVE_IN_ROOT, RESOLVE_NO_MAGICLINKS, RESOLVE_NO_XDEV
 
 MAX_LINKS = 40  # MAXSYMLINKS of the kernel
 MAX_RETRIES = 128  # openat2(2): EAGAIN when a rename or mount elsewhere raced with a ".."
@@ -17,6 +17,8 @@ MAX_RETRIES = 128  # openat2(2): EAGAIN when a rename or mount elsewhere raced w
 # Errors that tell of this moment or this machine and not of what lies at a path.
 TROUBLE = (errno.EINTR, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EPERM)
 
+_RESOLVE = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS
+_ONE_MOUNT = _RESOLVE | RESOLVE_NO_XDEV
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _ENTRY = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -34,18 +36,21 @@ def ignore_absence(error: OSError) -> None:
         raise error
 
 
-def open_in_root(root_fd: int, path: str, flags: int, mode: int = 0) -> int:
+def open_in_root(root_fd: int, path: str, flags: int, mode: int = 0, *, one_mount: bool = False) -> int:
     """Open `path` as a process chrooted to the root would; returns a close-on-exec file descriptor.
 
-    Magic links (/proc/self/fd/3) are refused. Raises OSError as open(2) does, ELOOP for too many or magic links.
+    Magic links (/proc/self/fd/3) are refused, and with `one_mount` what lies on another mount than the root. Raises
+    OSError as open(2) does, ELOOP for too many or magic links, EXDEV for another mount and where that cannot be told.
     """
     if not flags & (os.O_CREAT | os.O_TMPFILE & ~os.O_DIRECTORY):
         mode = 0  # openat2(2): EINVAL for a mode without a file to create
     for _ in range(MAX_RETRIES):
         try:
-            return syscalls.openat2(root_fd, path, flags, mode, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS)
+            return syscalls.openat2(root_fd, path, flags, mode, _ONE_MOUNT if one_mount else _RESOLVE)
         except OSError as error:
             if error.errno == errno.ENOSYS:
+                if one_mount:
+                    raise _error(errno.EXDEV, path) from None
                 return open_by_walking(root_fd, path, flags, mode)
             # The C library repeats no call that a signal interrupted, as Python does for its own.
             if error.errno not in {errno.EAGAIN, errno.EINTR}:

@@ -14,7 +14,7 @@ from nvinject.errors import ContainerError
 from nvinject.formats.ldconf import Directory, parse_conf
 from nvinject.linux import inroot, mounts
 from nvinject.render.journal import Journal
-from nvinject.render.loaderpaths import configured_directories, default_directories, read_regular
+from nvinject.render.loaderpaths import configured_directories, default_directories, read_own
 from nvinject.render.operations import open_procfs
 from nvinject.render.replacement import replace_file
 
@@ -119,7 +119,7 @@ def remember_compat(root_fd: int, directory: str, journal: Journal) -> None:
 
 def remembered_compat(root_fd: int) -> str:
     """Return the directory that remember_compat was told, "" for none."""
-    content = read_regular(root_fd, COMPAT_CONF, CONF_SIZE) or b""
+    content = read_own(root_fd, COMPAT_CONF, CONF_SIZE) or b""
     for statement in parse_conf(content.decode("utf-8", "surrogateescape")):
         if isinstance(statement, Directory):
             return statement.path
@@ -136,7 +136,7 @@ def remember_folders(root_fd: int, folders: tuple[str, ...], machine: str, journ
     new = tuple(folder for folder in dict.fromkeys(folders) if folder not in known)
     if new:
         # Folders of an earlier start are configured by this very file.
-        old = read_regular(root_fd, FOLDERS_CONF, CONF_SIZE) or b""
+        old = read_own(root_fd, FOLDERS_CONF, CONF_SIZE) or b""
         kept = [one.path for one in parse_conf(old.decode("utf-8", "surrogateescape")) if isinstance(one, Directory)]
         try:
             _write_conf(root_fd, FOLDERS_CONF, tuple(dict.fromkeys((*kept, *new))), journal)

@@ -17,11 +17,13 @@ from nvinject.formats.elf import ElfError, read_elf
 from nvinject.formats.ldcache import LoaderCacheError, Table, format_table, is_hwcap_extension, parse_table
 from nvinject.linux.inroot import ignore_absence, open_in_root
 from nvinject.render.loaderpaths import (
+    Effort,
     SearchPath,
     configured_directories,
     default_directories,
     list_directory,
     open_regular,
+    read_own,
     read_regular,
 )
 from nvinject.render.replacement import replace_file
@@ -71,7 +73,7 @@ def update(root_fd: int, operation: "UpdateLoaderCache", *, machine: str = "") -
 def compute(root_fd: int, operation: "UpdateLoaderCache", *, machine: str = "") -> bytes:
     """Return what `update` would write, without changing anything."""
     if operation.musl_path_file:
-        existing = read_regular(root_fd, operation.musl_path_file, MAXIMUM_PATH_FILE_SIZE)
+        existing = read_own(root_fd, operation.musl_path_file, MAXIMUM_PATH_FILE_SIZE)
         return musl_path(existing, operation)
     return build_cache(root_fd, operation, machine or os.uname().machine)
 
@@ -94,14 +96,15 @@ def musl_path(existing: bytes | None, operation: "UpdateLoaderCache") -> bytes:
 def build_cache(root_fd: int, operation: "UpdateLoaderCache", machine: str) -> bytes:
     """Return the bytes of the cache that the image should have."""
     old = _read_cache(root_fd)
-    search = SearchPath(root_fd)
+    effort = Effort()
+    search = SearchPath(root_fd, effort)
     try:
         if operation.compat_directory:
             search.add((operation.compat_directory,))
-        search.add(configured_directories(root_fd))
+        search.add(configured_directories(root_fd, effort))
         search.add(operation.directories)
         search.add(default_directories(root_fd, machine))
-        table = _Builder(root_fd, search, old, operation, machine).build()
+        table = _Builder(root_fd, search, old, operation, machine, effort).build()
     finally:
         search.close()
     try:
@@ -124,9 +127,16 @@ class _Builder:
     """One building of a cache: the old rows that stay, and the rows that come."""
 
     def __init__(
-        self, root_fd: int, search: SearchPath, old: Table, operation: "UpdateLoaderCache", machine: str
+        self,
+        root_fd: int,
+        search: SearchPath,
+        old: Table,
+        operation: "UpdateLoaderCache",
+        machine: str,
+        effort: Effort,
     ) -> None:
         self._root_fd = root_fd
+        self._effort = effort
         self._search = search
         self._old = old
         self._machine = machine
@@ -231,7 +241,7 @@ class _Builder:
         return rank
 
     def _update_directory(self, directory: "SearchDirectory", group: "dict[str, int]") -> None:
-        listing, hardware = list_directory(directory.fd)
+        listing, hardware = list_directory(directory.fd, self._effort)
         if self._searches_hardware and not directory.hwcaps:
             for name in hardware:
                 self._search.add_one(f"{directory.path}/{name}")
@@ -367,7 +377,7 @@ class _Builder:
             self._drop(group, list(group))
             return
         try:
-            listing, _ = list_directory(directory.fd)
+            listing, _ = list_directory(directory.fd, self._effort)
             survey = ldsearch.survey(listing, self._sonames(group), _link_reader(directory.fd))
             self._drop(group, survey.gone)
             self._drop(group, self._dangling(path, survey.doubtful))
@@ -391,7 +401,8 @@ def _link_reader(directory_fd: int) -> "Callable[[str], str]":
 def _read_header(fd: int) -> "ElfHeader | None":
     """Return the header of an open file, None for a file that is no ELF library."""
     try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or not status.st_size:
             return None
         return read_elf(lambda offset, size: os.pread(fd, size, offset), needed=False)
     except ElfError:

@@ -22,12 +22,36 @@ MAXIMUM_CONF_SIZE = 1 << 20
 MAXIMUM_CONF_FILES = 1024
 MAXIMUM_CONF_DEPTH = 8
 MAXIMUM_DIRECTORIES = 1024
-MAXIMUM_NAMES = 1 << 18
+MAXIMUM_NAMES = 1 << 18  # of all directories together, and what matching them with patterns is worth
 
 _INSPECT = os.O_PATH | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK | os.O_CLOEXEC
 _TRIPLETS = {"x86_64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu", "ppc64le": "powerpc64le-linux-gnu"}
+
+
+class Effort:
+    """How many names of directories are still looked at for one image; when they are used up, the rest does not count.
+
+    Without it a hundred links to one large directory would multiply the work, each of them a few bytes of the image.
+    """
+
+    __slots__ = ("names",)
+
+    def __init__(self) -> None:
+        """Begin with far more than real images have."""
+        self.names = MAXIMUM_NAMES
+
+    def list_names(self, fd: int) -> "list[str]":
+        """Return the names in a directory; raises OSError."""
+        names: list[str] = []
+        with os.scandir(fd) as entries:
+            for entry in entries:
+                if self.names <= 0:
+                    break
+                self.names -= 1
+                names.append(entry.name)
+        return names
 
 
 class SearchDirectory(Record):
@@ -39,34 +63,51 @@ class SearchDirectory(Record):
     hwcaps: str = ""
 
 
-def open_regular(root_fd: int, path: str) -> int:
-    """Open a regular file of the root for reading, links followed inside it; raises OSError, EINVAL for other kinds."""
+def open_regular(root_fd: int, path: str, *, flags: int = 0, one_mount: bool = False) -> int:
+    """Open a regular file of the root for reading, links followed inside it; raises OSError, EINVAL for other kinds.
+
+    `flags` are more of open(2)'s, `one_mount` is that of inroot.open_in_root.
+    """
     # The first look does not open the file itself: opening a device can already do something.
-    seen = open_in_root(root_fd, path, _INSPECT)
+    seen = open_in_root(root_fd, path, _INSPECT | flags, one_mount=one_mount)
     try:
         status = os.fstat(seen)
     finally:
         os.close(seen)
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", path)
-    opened = open_in_root(root_fd, path, _READ)
+    opened = open_in_root(root_fd, path, _READ | flags, one_mount=one_mount)
     if os.path.samestat(status, os.fstat(opened)):
         return opened
     os.close(opened)
     raise OSError(errno.EINVAL, "changed while it was opened", path)
 
 
-def read_regular(root_fd: int, path: str, limit: int) -> bytes | None:
-    """Return the content of a regular file of the root; None if there is none or it has more than `limit` bytes."""
+def read_own(root_fd: int, path: str, limit: int) -> bytes | None:
+    """Return the same as read_regular, for content that will be written into the container again.
+
+    A link to a file of another mount counts as no file: a secret, or a file of procfs, that the container's process
+    may not read would become one that everybody reads.
+    """
+    content = read_regular(root_fd, path, limit, flags=os.O_NOFOLLOW)
+    return read_regular(root_fd, path, limit, one_mount=True) if content is None else content
+
+
+def read_regular(root_fd: int, path: str, limit: int, *, flags: int = 0, one_mount: bool = False) -> bytes | None:
+    """Return the content of a regular file of the root; None if there is none or it has more than `limit` bytes.
+
+    Those of procfs have no size, and no content here: to read one can do something (proc_kmsg(5)).
+    """
     try:
-        fd = open_regular(root_fd, path)
+        fd = open_regular(root_fd, path, flags=flags, one_mount=one_mount)
     except OSError as error:
         ignore_absence(error)
         return None
     try:
         content = bytearray()
-        if os.fstat(fd).st_size > limit:
-            return None
+        size = os.fstat(fd).st_size
+        if not size or size > limit:
+            return None if size else b""
         while len(content) <= limit and (part := os.read(fd, limit + 1 - len(content))):
             content += part
         return bytes(content) if len(content) <= limit else None
@@ -77,16 +118,17 @@ def read_regular(root_fd: int, path: str, limit: int) -> bytes | None:
         os.close(fd)
 
 
-def configured_directories(root_fd: int) -> tuple[str, ...]:
+def configured_directories(root_fd: int, effort: "Effort | None" = None) -> tuple[str, ...]:
     """Return the directories of /etc/ld.so.conf and its includes, in order."""
-    return tuple(_Configuration(root_fd).directories("/etc/ld.so.conf", 0))
+    return tuple(_Configuration(root_fd, effort or Effort()).directories("/etc/ld.so.conf", 0))
 
 
 class _Configuration:
     """The reading of one ld.so.conf: counts files and bytes over all includes, so that no loop lasts."""
 
-    def __init__(self, root_fd: int) -> None:
+    def __init__(self, root_fd: int, effort: Effort) -> None:
         self._root_fd = root_fd
+        self._effort = effort
         self._files_left = MAXIMUM_CONF_FILES
         self._bytes_left = MAXIMUM_CONF_SIZE
 
@@ -116,7 +158,7 @@ class _Configuration:
                 found = [
                     f"{parent}/{name}"
                     for parent in found
-                    for name in self._names(parent or "/")
+                    for name in self._names(parent or "/", len(component))
                     if ldconf.matches(component, name)
                 ]
             else:
@@ -124,14 +166,17 @@ class _Configuration:
             del found[MAXIMUM_CONF_FILES:]
         return found
 
-    def _names(self, path: str) -> "list[str]":
+    def _names(self, path: str, length: int) -> "list[str]":
+        """Return the names in a directory, which a pattern of that length will be compared with."""
         if self._files_left <= 0:
             return []
         self._files_left -= 1
-        return sorted(list_names(self._root_fd, path), key=os.fsencode)
+        names = list_names(self._root_fd, path, self._effort)
+        self._effort.names -= len(names) * length
+        return sorted(names, key=os.fsencode)
 
 
-def list_names(root_fd: int, path: str) -> "list[str]":
+def list_names(root_fd: int, path: str, effort: Effort) -> "list[str]":
     """Return the names in a directory of the root, none where there is no such directory."""
     try:
         fd = open_in_root(root_fd, path, _LIST)
@@ -139,7 +184,7 @@ def list_names(root_fd: int, path: str) -> "list[str]":
         ignore_absence(error)
         return []
     try:
-        return os.listdir(fd)
+        return effort.list_names(fd)
     except OSError as error:
         ignore_absence(error)
         return []
@@ -164,9 +209,10 @@ class SearchPath:
     The same directory under a second path (merged /usr) counts under its first one, as with ldconfig.
     """
 
-    def __init__(self, root_fd: int) -> None:
+    def __init__(self, root_fd: int, effort: Effort) -> None:
         """Begin with no directory."""
         self._root_fd = root_fd
+        self._effort = effort
         self._by_identity: dict[tuple[int, int], SearchDirectory] = {}
         self.directories: list[SearchDirectory] = []
 
@@ -224,7 +270,7 @@ class SearchPath:
 
     def _names_below(self, path: str) -> "list[str]":
         """Return names that can be glibc-hwcaps sub-directories: neither hidden nor with the colon of search paths."""
-        names = list_names(self._root_fd, path)
+        names = list_names(self._root_fd, path, self._effort)
         return sorted(name for name in names if not name.startswith(".") and ":" not in name)
 
     def close(self) -> None:
@@ -235,7 +281,7 @@ class SearchPath:
         self._by_identity = {}
 
 
-def list_directory(fd: int) -> "tuple[Listing, list[str]]":
+def list_directory(fd: int, effort: Effort) -> "tuple[Listing, list[str]]":
     """Return the names of a directory that look like libraries, and the hardware sub-directories that are there.
 
     What is no link counts as a file here: types cost time, and are looked at again before anything is opened.
@@ -243,20 +289,24 @@ def list_directory(fd: int) -> "tuple[Listing, list[str]]":
     files: list[str] = []
     links: list[str] = []
     hardware: list[str] = []
+    left = effort.names
     try:
         with os.scandir(fd) as entries:
             for entry in entries:
+                if left <= 0:
+                    break
+                left -= 1
                 name = entry.name
                 if ".so" in name:
                     if entry.is_symlink():
                         links.append(name)
                     else:
                         files.append(name)
-                        if len(files) > MAXIMUM_NAMES:
-                            break
                 elif name in LEGACY_HWCAPS:
                     hardware.append(name)
     except OSError as error:
         ignore_absence(error)
         return Listing(files=set(), links=set()), []
+    finally:
+        effort.names = left
     return Listing(files=set(files), links=set(links)), sorted(hardware)

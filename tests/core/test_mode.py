@@ -117,7 +117,7 @@ def test_resolve_mode(mode: str, devices: tuple[str, ...], expected: str) -> Non
     [
         ("bogus", ("0",), ConfigurationError, "'bogus'"),
         ("auto", (JIT0, GPU1), RequestError, f"{GPU1}"),
-        ("cdi", (JIT0, "1"), RequestError, "cannot be combined with '1'"),
+        ("cdi", (JIT0, "1", "2"), RequestError, "cannot be combined with '1'"),
     ],
 )
 def test_refused_modes(mode: str, devices: tuple[str, ...], kind: type[NvinjectError], words: str) -> None:

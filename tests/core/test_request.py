@@ -503,3 +503,16 @@ def test_foreign_devices_beside_ours_are_a_warning_of_the_request() -> None:
     assert request.devices == ("0",)
     (warning,) = request.warnings
     assert "'amd.com/gpu=1', 'intel.com/npu=2'" in warning
+
+
+def test_a_hundred_thousand_names_take_no_time_and_no_page() -> None:
+    """All that an environment can hold; comparing each with each would take minutes of a container's start."""
+    others = ",".join(f"a.b/c={number}" for number in range(100_000))
+    request = read_request(ContainerSpec(environment=(f"NVIDIA_VISIBLE_DEVICES=0,{others}",)), Policy())
+    assert request is not None
+    assert request.devices == ("0",)
+    assert "'a.b/c=15' and 99984 more is not NVIDIA's" in request.warnings[0]
+    words = ",".join(f"word{number}" for number in range(100_000))
+    environment = ("NVIDIA_VISIBLE_DEVICES=0", f"NVIDIA_DRIVER_CAPABILITIES={words}")
+    with pytest.raises(RequestError, match="'word15' and 99984 more, allowed are"):
+        read_request(ContainerSpec(environment=environment), Policy())

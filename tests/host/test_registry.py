@@ -106,6 +106,11 @@ def test_a_conflict_in_a_lower_directory_spoils_the_name(zoo: Registry, tmp_path
     assert "nvidia.com/gpu=1" not in again.devices()
 
 
+def test_of_many_unresolvable_names_some_are_explained(zoo: Registry) -> None:
+    with pytest.raises(RequestError, match=r"gpu=x15 no spec defines it in .*; and 99984 more"):
+        resolve(zoo, tuple(f"nvidia.com/gpu=x{number}" for number in range(100_000)))
+
+
 def test_unresolvable_names_tell_causes_files_and_near_names(zoo: Registry) -> None:
     assert [one.name for one in resolve(zoo, ("nvidia.com/gpu=5", "nvidia.com/gpu=0", "nvidia.com/gpu=5"))] == [
         "nvidia.com/gpu=5",

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nvinject.linux import inroot
+from nvinject.linux import inroot, syscalls
 
 Opener = Callable[[int, str, int], int]
 OPENERS = [pytest.param(inroot.open_in_root, id="openat2"), pytest.param(inroot.open_by_walking, id="walking")]
@@ -108,6 +108,28 @@ def test_content_is_read_and_descriptor_is_not_inherited(opener: Opener, root_fd
     assert os.read(fd, 10) == b"inside"
     assert not os.get_inheritable(fd)
     os.close(fd)
+
+
+def test_another_mount_is_told_apart(root: Path, root_fd: int) -> None:
+    """procfs is one wherever tests run, as are what links lead to there."""
+    os.close(inroot.open_in_root(root_fd, "relative/file", os.O_RDONLY, one_mount=True))
+    host = os.open("/", os.O_PATH | os.O_DIRECTORY)
+    os.close(inroot.open_in_root(host, "/proc/version", os.O_PATH))
+    with pytest.raises(OSError) as caught:  # noqa: PT011 # the errno is what is compared
+        inroot.open_in_root(host, "/proc/version", os.O_PATH, one_mount=True)
+    assert caught.value.errno == errno.EXDEV
+    os.close(host)
+
+
+def test_another_mount_cannot_be_told_by_old_kernels(root_fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def openat2(*_: object) -> int:
+        raise OSError(errno.ENOSYS, "not there")
+
+    monkeypatch.setattr(syscalls, "openat2", openat2)
+    os.close(inroot.open_in_root(root_fd, "relative/file", os.O_RDONLY))
+    with pytest.raises(OSError) as caught:  # noqa: PT011 # the errno is what is compared
+        inroot.open_in_root(root_fd, "relative/file", os.O_RDONLY, one_mount=True)
+    assert caught.value.errno == errno.EXDEV
 
 
 @pytest.mark.parametrize("opener", OPENERS)

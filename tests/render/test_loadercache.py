@@ -7,14 +7,18 @@ import stat
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Self
 
 import pytest
 
+from nvinject import leanos
 from nvinject.core.plan import LoaderLibrary, UpdateLoaderCache
 from nvinject.errors import ContainerError
 from nvinject.formats.elf import EM_AARCH64
 from nvinject.formats.ldcache import Cache, Entry, format_cache, parse_cache
+from nvinject.render import loaderpaths
 from nvinject.render.loadercache import musl_path, update
+from nvinject.render.loaderpaths import configured_directories, read_own, read_regular
 from nvinject.render.replacement import Replacement
 from tests.formats.elfbuilder import build_elf
 
@@ -561,6 +565,92 @@ def test_thousands_of_directories_in_a_cache(tree: Tree) -> None:
     tree.path("/etc/ld.so.cache").write_bytes(format_cache(Cache(entries=rows)))
     run(tree, injection()).commit()
     assert entries(tree) == []
+
+
+def large_directory(tree: Tree, *names: str) -> None:
+    for name in (*names, *(f"f{number}" for number in range(500))):
+        tree.text(f"/large/{name}", "")
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        lambda tree, link: tree.link(f"/links/{link}", "/large"),
+        lambda tree, link: tree.link(f"/configured/{link}/glibc-hwcaps", "/large"),
+        lambda tree, link: tree.link(f"/old/{link}", "/large"),
+    ],
+    ids=["include", "hardware", "cache"],
+)
+def test_links_to_a_large_directory_do_not_multiply_the_work(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, plant: Callable[[Tree, int], None]
+) -> None:
+    """Some bytes of an image for each link, and a second of a container's start (of whoever waits for it)."""
+    monkeypatch.setattr(loaderpaths, "MAXIMUM_NAMES", 5000)
+    large_directory(tree)
+    for link in range(100):
+        plant(tree, link)
+    configured = "".join(f"/configured/{link}\n" for link in range(100))
+    tree.text("/etc/ld.so.conf", f"include /links/*/x*\n{configured}")
+    rows = tuple(Entry(soname="libx.so.1", path=f"/old/{link}/libx.so.1", flags=0x303) for link in range(100))
+    tree.path("/etc/ld.so.cache").write_bytes(format_cache(Cache(entries=rows)))
+    listed = count_listed(monkeypatch)
+    run(tree, injection("/usr/lib64/libcuda.so.1")).commit()
+    assert entries(tree) == [("libcuda.so.1", "/usr/lib64/libcuda.so.1")]
+    assert 500 <= len(listed) <= 6000
+
+
+def count_listed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Have the names that directories are read for put into the list."""
+    listed: list[str] = []
+    scandir = os.scandir
+
+    class Entries:
+        def __init__(self, fd: int) -> None:
+            self.entries = scandir(fd)
+
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            self.entries.close()
+
+        def __iter__(self) -> "Iterator[os.DirEntry[str]]":
+            for entry in self.entries:
+                listed.append(entry.name)
+                yield entry
+
+    monkeypatch.setattr(leanos, "scandir", Entries)
+    return listed
+
+
+def test_patterns_for_many_names_come_to_an_end(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is as much work as it is long, for each name."""
+    monkeypatch.setattr(loaderpaths, "MAXIMUM_NAMES", 5000)
+    large_directory(tree, "x.conf")
+    tree.text("/large/x.conf", "/found\n")
+    tree.text("/etc/ld.so.conf", "include /large/*.conf\n" * 100)
+    root_fd = os.open(tree.root, os.O_PATH | os.O_DIRECTORY)
+    assert configured_directories(root_fd) == ("/found",) * 2  # 2 * 501 * (1 + 6) names and the rest of the effort
+    os.close(root_fd)
+
+
+def test_files_of_procfs_are_not_read() -> None:
+    """To read them can do something; what they say is no content of an image."""
+    root_fd = os.open("/", os.O_PATH | os.O_DIRECTORY)
+    assert read_regular(root_fd, "/proc/version", 100) == b""
+    assert read_own(root_fd, "/proc/version", 100) == b""
+    assert read_own(root_fd, "/etc/mtab", 100) in {None, b""}  # mostly a link to procfs
+    os.close(root_fd)
+
+
+def test_what_is_written_again_is_the_images_own(tree: Tree) -> None:
+    tree.text("/etc/other", "/opt/lib\n")
+    tree.link("/etc/list", "other")
+    root_fd = os.open(tree.root, os.O_PATH | os.O_DIRECTORY)
+    assert read_own(root_fd, "/etc/list", 100) == read_own(root_fd, "/etc/other", 100) == b"/opt/lib\n"
+    assert read_own(root_fd, "/etc/list", 3) is None
+    assert read_own(root_fd, "/etc/none", 100) is None
+    os.close(root_fd)
 
 
 def test_rows_that_point_to_no_hardware_name(tree: Tree) -> None:
