@@ -89,22 +89,6 @@ def test_the_names_that_engines_call_stand_for_commands(name: str) -> None:
     assert command_line.main([CALLED.get(name, "poststop")], name) == 0
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_knows_every_command(shell: str, capsys: Capture) -> None:
-    """Each script names each command."""
-    assert command_line.main(["completion", shell]) == 0
-    script = capsys.readouterr().out
-    assert all(name in script for name, _, _ in command_line.COMMANDS)
-
-
-def test_the_completion_script_is_good_bash(capsys: Capture) -> None:
-    """Bash itself completes `nvinject pl` to plan."""
-    command_line.main(["completion", "bash"])
-    script = capsys.readouterr().out + '\nCOMP_WORDS=(nvinject pl); COMP_CWORD=1; _nvinject; echo "${COMPREPLY[@]}"\n'
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, timeout=20)
-    assert done.stdout.split() == ["plan"]
-
-
 CHECKS = [
     (["cuda>=12.0", "--cuda", "12.2"], 0, "satisfied"),
     (["cuda>=12.8 driver>=535,driver<536", "--cuda", "12.2", "--driver", "535.161.08"], 0, "satisfied"),
