@@ -172,6 +172,7 @@ def _add_machine_commands(command: "Callable[[str, Any, str], argparse.ArgumentP
     sub = command("tree", _tree, "write a machine's files below a directory")
     sub.add_argument("machine", help="a file or a name")
     sub.add_argument("directory", help="made if need be")
+    sub.add_argument("--merge", action="store_true", help="into a directory that is not empty, over what it holds")
     sub.add_argument("--driver", type=int, metavar="BRANCH", help="real user-space files: 470, 535 or 550")
     for name, text in (("run", "run a command on a machine"), ("shell", "run a shell on a machine")):
         sub = command(name, _run, text)
@@ -300,8 +301,15 @@ def _show(options: "argparse.Namespace") -> int:
 
 def _tree(options: "argparse.Namespace") -> int:
     from nvfakes import tree
+    from nvfakes.errors import SandboxError
 
-    tree.write_tree(_load(options), options.directory)
+    machine = _load(options)
+    # With root's rights it would replace what a whole system stands on, were the directory /.
+    if os.path.lexists(options.directory) and not options.merge and os.listdir(options.directory):
+        raise SandboxError(
+            f"{options.directory} is not empty; name a new directory, or lay the files over it by --merge"
+        )
+    tree.write_tree(machine, options.directory)
     return 0
 
 

@@ -24,7 +24,7 @@ exit codes:
 EXAMPLES = {
     "list": ("nvfakes list", "nvfakes list --json"),
     "show": ("nvfakes show two-h100", "nvfakes show dgx-h100 --svg > dgx.svg"),
-    "tree": ("nvfakes tree two-h100 ./machine",),
+    "tree": ("nvfakes tree two-h100 ./machine", "nvfakes tree two-h100 ./rootfs --merge"),
     "run": (
         "nvfakes run h100x8 -- nvidia-smi -L",
         "nvfakes run h100x8 --driver 550 -- nvidia-smi      the real nvidia-smi of that branch",

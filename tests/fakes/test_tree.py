@@ -12,6 +12,8 @@ from nvfakes import declaration, elf, tree
 from nvfakes.machine import Machine
 from nvfakes.nvml import image
 
+from .conftest import Runner
+
 DRIVER_TREE = (Path(__file__).parent / "driver-tree-570.txt").read_text().split()
 
 
@@ -157,3 +159,16 @@ def test_a_driver_that_no_package_brings_has_the_listed_libraries_alone() -> Non
     assert image.read(nvml.data)["g0.name"] == "Orin (nvgpu)"
     assert len(stub.data) < 4096
     assert machine.answering_libraries == ("/usr/lib/tegra/libnvidia-ml.so.1", "/usr/lib/tegra/libcuda.so.1.1")
+
+
+def test_a_directory_that_holds_something_is_left_alone(nvfakes: Runner, tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine\n")
+    refused = nvfakes("tree", "t4", str(tmp_path))
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr == (
+        f"nvfakes: {tmp_path} is not empty; name a new directory, or lay the files over it by --merge\n"
+    )
+    assert os.listdir(tmp_path) == ["mine"]
+    assert nvfakes("tree", "t4", str(tmp_path), "--merge").returncode == 0
+    assert {"mine", "dev", "proc"} <= set(os.listdir(tmp_path))
+    assert nvfakes("tree", "t4", str(tmp_path / "new")).returncode == 0
