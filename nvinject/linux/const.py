@@ -27,6 +27,7 @@ AT_SYMLINK_NOFOLLOW = 0x100
 # include/uapi/linux/openat2.h
 RESOLVE_IN_ROOT = 0x10
 RESOLVE_NO_MAGICLINKS = 0x02
+RESOLVE_NO_XDEV = 0x01
 
 # include/uapi/linux/stat.h
 STATX_MNT_ID = 0x1000
