@@ -140,15 +140,22 @@ class SpecAttempt(RuntimeAttempt):
             own = ["--mode", mode, "--output", f"{directory}/{mode}.yaml"]
             if not self._run([*self.setup.words("generate", **words), *own]):
                 return Created(self.code, self.message, 0)
-        devices = [word for name in self.devices for word in ("--device", name)]
-        if not self._run([*self.setup.words("command", **words), *devices]):
-            return Created(self.code, self.message, 0)
-        self.reached_runtime = True
-        created = self.setup.runtime.create(self.stage.identifier, self.stage.bundle)
+        created = self._create_with(directory)
+        if not self.reached_runtime:
+            return created
         failed = re.search(r'exit status (\d+).*?stderr: (nvinject: .*?)(?:\\n|")', created.log)
         if created.code:
             self.code, self.message = (int(failed[1]), failed[2] + "\n") if failed else (created.code, created.log)
         return created
+
+    def _create_with(self, directory: Path) -> Created:
+        """Apply the specs of a folder, then let the runtime create the container."""
+        words = {"specs": str(directory), "config": str(self.stage.config_file), "bundle": str(self.stage.bundle)}
+        devices = [word for name in self.devices for word in ("--device", name)]
+        if not self._run([*self.setup.words("command", **words), *devices]):
+            return Created(self.code, self.message, 0)
+        self.reached_runtime = True
+        return self.setup.runtime.create(self.stage.identifier, self.stage.bundle)
 
     def _run(self, command: list[str]) -> bool:
         """Run a command of the implementation; its message is the case's if it fails, else added to it."""
@@ -216,6 +223,10 @@ class Described(Beside):
     """Observes a container that has what a spec says of its environment."""
 
     def _judge_environment(self, lines: list[str]) -> None:
-        expected = self.setup.implementation.get("expects", {}).get("environment", ())
+        expected = self._described()
         self.problems += [f"environment: {entry} is missing" for entry in expected if entry not in lines]
         super()._judge_environment([line for line in lines if line not in expected])
+
+    def _described(self) -> tuple[str, ...]:
+        """Return the variables that the spec brings."""
+        return tuple(self.setup.implementation.get("expects", {}).get("environment", ()))

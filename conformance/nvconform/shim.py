@@ -26,10 +26,11 @@ GENERATED = "/run/nvinject"
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Mounts by their target and the device rules of a created container."""
+    """Mounts by their target and the device rules of a created container, and its name."""
 
     mounts: Mapping[str, observe.Mount] = field(default_factory=dict)
     rules: tuple[str, ...] = ()
+    identifier: str = ""
 
 
 class Beside(Inside):
@@ -53,14 +54,16 @@ class Beside(Inside):
         known = self.before.mounts.get(target)
         if known is None or known.kind != mount.kind:
             return False
-        # Of a cgroup a container shows its own.
-        return known.root == mount.root or mount.kind in {"cgroup", "cgroup2"}
+        # A container shows its own cgroup, and its own of the files that an engine makes for each.
+        name, other = self.stage.identifier, self.before.identifier or self.stage.identifier
+        return known.root.replace(other, name) == mount.root or mount.kind in {"cgroup", "cgroup2"}
 
     def photograph(self, pid: int) -> Snapshot:
         """Return mounts and device rules of a created container."""
         mounts = observe.parse_mounts(observe.read(Path(f"/proc/{pid}/mountinfo")))
         listed = Path(f"{self.setup.features.device_cgroup}{self.stage.cgroup}/devices.list")
-        return Snapshot({mount.target: mount for mount in mounts}, tuple(observe.read(listed).splitlines()))
+        rules = tuple(observe.read(listed).splitlines())
+        return Snapshot({mount.target: mount for mount in mounts}, rules, self.stage.identifier)
 
     def _name_source(self, root: Path, target: str, mount: observe.Mount) -> str:
         found = super()._name_source(root, target, mount)

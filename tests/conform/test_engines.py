@@ -55,6 +55,7 @@ OBJECTIONS = [
     (case(stage="createRuntime"), "root", "hook", WHOLE, "container.stage: its hooks are of prestart"),
     (case(stage="createRuntime"), "root", "runtime", WHOLE, ""),
     (case(), "root", "cdi", WHOLE, ""),
+    (case(), "userns", "cdi", WHOLE, "CDI devices: in a user namespace"),
     (case(), "root", "cdi", BARE, "CDI devices: it reads none"),
 ]
 

@@ -87,6 +87,7 @@ class Docker(DaemonEngine):
         super().__init__(surroundings)
         self.images: set[str] = set()
         (self.folder / "daemon.json").write_text("{}\n")  # not /etc/docker/daemon.json of this machine
+        self.specs = self.folder / "cdi"
         hook = self.folder / "bin" / HOOK_NAME
         hook.parent.mkdir()
         hook.write_text(f'#!/bin/sh\nexec {surroundings.hook} "$@"\n')
@@ -96,7 +97,7 @@ class Docker(DaemonEngine):
         """Return the daemon's command line, with the relay as the runtime of all containers."""
         options = ["--add-runtime", f"nvconform={self.relay}", "--default-runtime", "nvconform"]
         if not self.abilities().cdi:
-            options += ["--feature", "cdi=true"]
+            options += ["--feature", "cdi=true", "--cdi-spec-dir", str(self.specs)]
         return daemon_command(find("dockerd") or "dockerd", self.folder, self.group, options)
 
     def answers(self) -> bool:

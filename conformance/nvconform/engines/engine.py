@@ -15,7 +15,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -75,6 +75,7 @@ class Engine(Runtime):
     name = ""
     package = ""
     programs: tuple[str, ...] = ()
+    specs = Path("/etc/cdi")
     # Whether the container's root file system is the folder that it was given.
     keeps_rootfs = True
 
@@ -140,6 +141,15 @@ class Engine(Runtime):
     def words(cls, options: Options) -> list[str]:
         """Return the words that ask for options of a container."""
         raise NotImplementedError
+
+    def use_specs(self, specs: Iterable[Path]) -> None:
+        """Put CDI specs, and no others, where the engine reads them."""
+        place = self.specs
+        place.mkdir(parents=True, exist_ok=True)
+        for path in place.iterdir():
+            path.unlink()
+        for path in specs:
+            shutil.copy(path, place)
 
     def environment(self) -> dict[str, str]:
         """Return the environment of the engine."""

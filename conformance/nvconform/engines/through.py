@@ -12,12 +12,13 @@ import shlex
 import shutil
 from pathlib import Path
 
-from nvconform import observe
+from nvconform import judge, observe
 from nvconform.attempt import Attempt
 from nvconform.case import Refused
-from nvconform.devicespec import SpecAttempt
+from nvconform.devicespec import Described, SpecAttempt
 from nvconform.engines.engine import Call, Called, Engine
 from nvconform.engines.options import translate
+from nvconform.expect import Expander
 from nvconform.runtimes import Created
 from nvconform.setup import HOOK_SECONDS
 from nvconform.shim import Beside, RuntimeAttempt, Snapshot
@@ -46,27 +47,35 @@ class ThroughEngine(Attempt):
 
     def _rehearse_container(self) -> None:
         """Have the engine begin, and look at its container without the injector."""
-        call = self._begin(())
+        call = self._begin()
         if call is not None:
             self._look_without(call)
 
-    def _begin(self, devices: tuple[str, ...]) -> Call | None:
+    def _begin(self) -> Call | None:
         """Have the engine begin with the container; None, with the reason of a skip, where it refuses this image."""
+        call = self._ask(())
+        if call is not None:
+            self._adopt(call)
+        elif "runtime-accepts-image" in self.case.needs:
+            self.skipped = f"{self.engine.version()} refuses this container itself: {self.engine.said()[-160:]}"
+        else:
+            raise EngineError(f"{self.engine.name} made no container: {self.engine.said().strip()}")
+        return call
+
+    def _ask(self, devices: tuple[str, ...]) -> Call | None:
+        """Ask the engine for the container, with CDI devices; None where it refuses."""
         stage, kind = self.stage, self.setup.kind
         if kind == "hook":
             self._write_hook()
         injector = self.setup.command(self.case.container.stage) if kind == "runtime" else [self.engine.program]
         environment = stage.environment() if kind == "runtime" else {}
         self.engine.expect(injector, environment, stage.bundle / "message", self._keep_rootfs)
-        identities = stage.identities() or ()
-        call = self.engine.begin(stage.bundle, stage.image, translate(self.case, kind, devices), identities)
-        if call is None:
-            if "runtime-accepts-image" not in self.case.needs:
-                raise EngineError(f"{self.engine.name} made no container: {self.engine.said().strip()}")
-            self.skipped = f"{self.engine.version()} refuses this container itself: {self.engine.said()[-160:]}"
-            return None
-        stage.adopt(call.identifier, call.rootfs, tuple(call.config["process"].get("env", ())))
-        return call
+        return self.engine.begin(
+            stage.bundle, stage.image, translate(self.case, kind, devices), stage.identities() or ()
+        )
+
+    def _adopt(self, call: Call) -> None:
+        self.stage.adopt(call.identifier, call.rootfs, tuple(call.config["process"].get("env", ())))
 
     def _look_without(self, call: Call) -> None:
         plain, directory = self.engine.plain, self.stage.directory / "before"
@@ -90,7 +99,8 @@ class ThroughEngine(Attempt):
     def _keep_rootfs(self) -> None:
         """Keep the root file system as the injector left it, where the engine removes it with the container."""
         if not self.engine.keeps_rootfs:
-            kept = self.stage.directory / "after"
+            kept = self.stage.directory / "kept"
+            shutil.rmtree(kept, ignore_errors=True)
             shutil.copytree(self.stage.rootfs, kept, symlinks=True)
             self.stage.rootfs = kept
 
@@ -103,9 +113,6 @@ class ThroughEngine(Attempt):
         path = Path(self.engine.surroundings.hook)
         path.write_text(f"#!/bin/sh\nPATH=/usr/bin:/bin exec {shlex.join(words)}\n")
         path.chmod(0o755)
-
-    def _run_create(self) -> Created:
-        return self._go_on()
 
     def _go_on(self) -> Created:
         """Let the engine's call of its runtime go on."""
@@ -154,9 +161,56 @@ class HookThroughEngine(ThroughEngine):
         if not self.skipped:
             super()._create()
 
+    def _run_create(self) -> Created:
+        return self._go_on()
+
+
+class DescribedByEngine(Described):
+    """Observes a container whose user sets variables that the spec sets as well: which of both holds is the engine's.
+
+    podman 4.3 writes either, now one, now the other.
+    """
+
+    def _described(self) -> tuple[str, ...]:
+        asked = {entry.partition("=")[0] for entry in self.stage.case.container.env}
+        return tuple(entry for entry in super()._described() if entry.partition("=")[0] not in asked)
+
 
 class SpecThroughEngine(ThroughEngine, SpecAttempt):
-    """A CDI spec that the engine reads."""
+    """CDI specs that the engine reads.
+
+    An engine puts a spec into config.json before it calls its runtime, so it makes the container once more without.
+    """
+
+    refused_by_engine = False
+
+    def _observer(self, expander: Expander) -> Beside:
+        return DescribedByEngine(self.stage, expander.origins, self.before)
+
+    def _rehearse_container(self) -> None:
+        super()._rehearse_container()
+        if not self.skipped:
+            self._keep_rootfs()
+            self.engine.delete(self.stage.identifier)
+
+    def _create_with(self, directory: Path) -> Created:
+        """Give the engine the specs, and have it make the container with the devices."""
+        self.engine.use_specs(sorted(directory.iterdir()))
+        call = self._ask(tuple(self.devices))
+        if call is None:
+            self.refused_by_engine = True
+            self.code, self.message = self.engine.delete(self.stage.identifier), self.engine.said()
+            return Created(self.code, self.message, 0)
+        self.reached_runtime = True
+        self.code = 0
+        self._adopt(call)
+        return self._go_on()
+
+    def _judge_refusal(self, refused: Refused) -> list[str]:
+        """Judge what the engine says of a device that no spec has; all else is as without an engine."""
+        if self.refused_by_engine:
+            return judge.judge_message(refused, self.message, prefix="", lines=0)
+        return super(ThroughEngine, self)._judge_refusal(refused)
 
     def _end(self) -> None:
         self.engine.delete(self.stage.identifier)
