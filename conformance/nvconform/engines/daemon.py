@@ -29,7 +29,7 @@ class DaemonEngine(Engine):
         """Name everything; the daemon is started by `prepare_host`."""
         super().__init__(surroundings)
         self.log = self.folder / "daemon.log"
-        self.group = f"nvconform-{self.folder.parent.name}"
+        self.group = f"nvconform-{os.getpid()}"
         self.daemon: subprocess.Popen[bytes] | None = None
 
     def daemon_command(self) -> Sequence[str]:

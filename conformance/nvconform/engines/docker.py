@@ -12,6 +12,7 @@ import contextlib
 import functools
 import hashlib
 import io
+import json
 import os
 import socket
 import subprocess
@@ -86,8 +87,11 @@ class Docker(DaemonEngine):
         """Write configuration and hook."""
         super().__init__(surroundings)
         self.images: set[str] = set()
-        (self.folder / "daemon.json").write_text("{}\n")  # not /etc/docker/daemon.json of this machine
         self.specs = self.folder / "cdi"
+        self.specs.mkdir()
+        settings = {} if self.abilities().cdi else {"features": {"cdi": True}, "cdi-spec-dirs": [str(self.specs)]}
+        # Not /etc/docker/daemon.json of this machine.
+        (self.folder / "daemon.json").write_text(json.dumps(settings))
         hook = self.folder / "bin" / HOOK_NAME
         hook.parent.mkdir()
         hook.write_text(f'#!/bin/sh\nexec {surroundings.hook} "$@"\n')
@@ -96,8 +100,6 @@ class Docker(DaemonEngine):
     def daemon_command(self) -> Sequence[str]:
         """Return the daemon's command line, with the relay as the runtime of all containers."""
         options = ["--add-runtime", f"nvconform={self.relay}", "--default-runtime", "nvconform"]
-        if not self.abilities().cdi:
-            options += ["--feature", "cdi=true", "--cdi-spec-dir", str(self.specs)]
         return daemon_command(find("dockerd") or "dockerd", self.folder, self.group, options)
 
     def answers(self) -> bool:

@@ -75,7 +75,6 @@ class Engine(Runtime):
     name = ""
     package = ""
     programs: tuple[str, ...] = ()
-    specs = Path("/etc/cdi")
     # Whether the container's root file system is the folder that it was given.
     keeps_rootfs = True
 
@@ -109,6 +108,8 @@ class Engine(Runtime):
         self.stream: IO[str] | None = None
         self.shown = Path(os.devnull)
         self.answer: dict[str, Any] = {}
+        self.specs = Path("/run/cdi")
+        self.given: list[Path] = []
         self.created: Callable[[], None] = lambda: None
 
     # -- what is an engine's own
@@ -143,13 +144,10 @@ class Engine(Runtime):
         raise NotImplementedError
 
     def use_specs(self, specs: Iterable[Path]) -> None:
-        """Put CDI specs, and no others, where the engine reads them."""
-        place = self.specs
-        place.mkdir(parents=True, exist_ok=True)
-        for path in place.iterdir():
+        """Put CDI specs where the engine reads them, in place of those that it was given before."""
+        for path in self.given:
             path.unlink()
-        for path in specs:
-            shutil.copy(path, place)
+        self.given = [Path(shutil.copy(path, self.specs)) for path in specs]
 
     def environment(self) -> dict[str, str]:
         """Return the environment of the engine."""

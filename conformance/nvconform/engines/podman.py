@@ -3,11 +3,14 @@
 Belongs here: facts of podman. Does not belong here: the steps of a container (engine.py).
 """
 
+import os
+import subprocess
 from pathlib import Path
 
 from nvconform.bundle import Identities
 from nvconform.engines.engine import PROCESS, Engine, Surroundings, remove_cgroups
 from nvconform.engines.options import Abilities, Options
+from nvconform.runtimes import RuntimeUnavailableError
 
 # Raising limits needs CAP_SYS_RESOURCE, which a machine for tests may lack; pids have no controller on some. Locks in
 # shared memory would be those of every podman here, and they wait for one another.
@@ -60,7 +63,24 @@ class Podman(Engine):
         self.settings = write_settings(self.folder, self.relay)
         self.hooks = self.folder / "hooks"
         self.hooks.mkdir()
-        self.group = f"/nvconform-{self.folder.parent.name}"
+        self.group = f"/nvconform-{os.getpid()}"
+
+    def prepare_host(self) -> None:
+        """Keep the CDI specs that it is given to this podman.
+
+        Raises: RuntimeUnavailableError where nothing can be mounted.
+        """
+        if self.surroundings.lane != "root":
+            return
+        # Of two folders with CDI specs this is the one that counts; what the machine has there stays.
+        files = {path.name: path.read_bytes() for path in self.specs.glob("*")}
+        self.specs.mkdir(exist_ok=True)
+        command = ["mount", "-t", "tmpfs", "-o", "mode=0755", "nvconform-specs", str(self.specs)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        if done.returncode:
+            raise RuntimeUnavailableError(f"podman's CDI specs cannot be kept apart: {done.stderr.strip()}")
+        for name, content in files.items():
+            (self.specs / name).write_bytes(content)
 
     def close(self) -> None:
         """Remove podman's cgroups."""
