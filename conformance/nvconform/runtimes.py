@@ -98,6 +98,17 @@ class Runtime:
         """Remove the container, whatever state it is in."""
         return self._step("delete", "--force", identifier)
 
+    def discard(self, identifier: str, pid: int) -> int | None:
+        """Remove a container that was created and is not to be started.
+
+        runc looks every 100 ms whether a process that it killed has gone, so it is given one that has.
+        """
+        if pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            wait_for_end(pid, STEP_SECONDS)
+        return self.delete(identifier)
+
     def _step(self, *arguments: str) -> int | None:
         process = subprocess.Popen(
             [self.program, *self.options, *arguments],

@@ -103,7 +103,7 @@ class RuntimeAttempt(Attempt):
             elif "runtime-accepts-image" in self.case.needs:
                 self.skipped = f"{self.setup.runtime.version()} refuses this container itself: {created.log[-160:]}"
         finally:
-            self.setup.runtime.delete(self.stage.identifier)
+            self.setup.runtime.discard(self.stage.identifier, created.pid)
             for name in ("runtime.log", "pid", "output"):
                 (self.stage.bundle / name).unlink(missing_ok=True)
             reap()

@@ -1,5 +1,9 @@
 """Cases as engines are asked for them: what cannot be asked, and the words of each engine's command line."""
 
+import json
+import socket
+import subprocess
+import sys
 import tarfile
 from dataclasses import replace
 from io import BytesIO
@@ -229,3 +233,41 @@ def test_same_root_file_system_is_the_same_image(tmp_path: Path) -> None:
         assert [archive.extractfile(name).read() for name in ("again", "busybox")] == [b"program"] * 2  # type: ignore[union-attr]
     (tmp_path / "two/etc/new").touch()
     assert one != docker.pack(tmp_path / "two")
+
+
+def test_what_runs_in_the_place_of_the_runtime(tmp_path: Path) -> None:
+    """The engine's words, behind the command's own; variables beside those of the engine, which may have no PATH."""
+    relay.write(tmp_path / "relay", sys.executable, tmp_path / "socket", tmp_path / "call")
+    relay.write_call(tmp_path / "call", ["/bin/echo", "a b"], {"NAME": "it's"})
+    done = subprocess.run(
+        [tmp_path / "relay", "--root", "/r", "delete", "x y"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={},
+        timeout=20,
+    )
+    assert done.stdout == "a b --root /r delete x y\n"
+    relay.write_call(tmp_path / "call", ["/bin/sh", "-c", 'echo "$NAME"'], {"NAME": "it's"})
+    done = subprocess.run([tmp_path / "relay", "state"], capture_output=True, text=True, check=True, env={}, timeout=20)
+    assert done.stdout == "it's\n"
+
+
+@pytest.mark.parametrize("answers", [[], [{"refuse": True}]])
+def test_a_container_that_nobody_looks_at_is_refused(tmp_path: Path, answers: list[object]) -> None:
+    """Also when the suite ends before it answers."""
+    relay.write(tmp_path / "relay", sys.executable, tmp_path / "socket", tmp_path / "call")
+    relay.write_call(tmp_path / "call", ["/bin/echo", "created"], {})
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket"))
+        listener.listen()
+        words = [tmp_path / "relay", "create", "--bundle", tmp_path, "name"]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+            connection, _ = listener.accept()
+            with connection, connection.makefile("rw") as stream:
+                asked = json.loads(stream.readline())
+                assert asked == {"step": "create", "identifier": "name", "bundle": str(tmp_path)}
+                stream.writelines(json.dumps(answer) + "\n" for answer in answers)
+            output, _ = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert not output

@@ -102,8 +102,8 @@ class Engine(Runtime):
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(str(address))
         self.listener.listen()
-        self.calls = self.folder / "calls.json"
-        relay.write(self.relay, surroundings.python, address, self.calls)
+        self.next_call = self.folder / "call"
+        relay.write(self.relay, surroundings.python, address, self.next_call)
         self.process: subprocess.Popen[bytes] | None = None
         self.stream: IO[str] | None = None
         self.shown = Path(os.devnull)
@@ -196,8 +196,7 @@ class Engine(Runtime):
         self, command: Sequence[str], environment: Mapping[str, str], message: Path, created: Callable[[], None]
     ) -> None:
         """Say what runs in the runtime's place for the next container, and what is done when `create` has come back."""
-        document = {"command": list(command), "environment": dict(environment)}
-        self.calls.write_text(json.dumps(document))
+        relay.write_call(self.next_call, command, environment)
         self.answer = {"message": str(message)}
         self.created = created
 

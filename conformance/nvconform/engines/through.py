@@ -87,7 +87,7 @@ class ThroughEngine(Attempt):
             self._find_cgroup(created.pid)
             self.before = Beside(self.stage, {}, Snapshot()).photograph(created.pid)
         finally:
-            plain.delete(identifier)
+            plain.discard(identifier, created.pid)
 
     def _find_cgroup(self, pid: int) -> None:
         """Note the container's cgroup, in which the engine put it (proc_pid_cgroup(5))."""
