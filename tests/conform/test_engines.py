@@ -261,7 +261,7 @@ def test_a_container_that_nobody_looks_at_is_refused(tmp_path: Path, answers: li
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "socket"))
         listener.listen()
-        words = [tmp_path / "relay", "create", "--bundle", tmp_path, "name"]
+        words = [str(tmp_path / "relay"), "create", "--bundle", str(tmp_path), "name"]
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
             connection, _ = listener.accept()
             with connection, connection.makefile("rw") as stream:
