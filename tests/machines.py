@@ -17,7 +17,9 @@ def require_machines(folder: Path) -> None:
 
 
 def write_machine(name: str, folder: Path) -> Path:
-    """Write a machine below a folder and return its config.toml."""
+    """Write a machine below a folder and return its config.toml; skips where it cannot be whole."""
+    folder.mkdir(parents=True, exist_ok=True)
+    require_machines(folder)
     tree.write_tree(declaration.load(name), folder)
     config = folder / "config.toml"
     config.write_text(

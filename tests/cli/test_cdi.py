@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from nvinject.cli.main import main
-from tests.machines import require_machines, write_machine
+from tests.machines import write_machine
 
 Capture = pytest.CaptureFixture[str]
 Run = Callable[..., tuple[int, str, str]]
@@ -25,7 +25,6 @@ SECONDS = 30
 def host(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a machine with two GPUs; tests do not change it."""
     base = tmp_path_factory.mktemp("host")
-    require_machines(base)
     write_machine("two-h100", base / "two-h100")
     return base / "two-h100"
 
@@ -140,7 +139,6 @@ gpus:
 
 def test_generate_leaves_out_gpus_in_mig_mode_without_slices(run: Run, tmp_path: Path) -> None:
     """Only NVML knows the mode; where it cannot be asked, the GPU is offered with a note."""
-    require_machines(tmp_path)
     described = tmp_path / "idle.yaml"
     described.write_text(IDLE_MIG)
     host = tmp_path / "host"
@@ -168,7 +166,6 @@ deviate: {missing: [/dev/nvidia1]}
 @pytest.mark.parametrize("command", ["generate", "refresh"])
 def test_a_gpu_without_its_node_is_never_left_out_silently(run: Run, tmp_path: Path, command: str) -> None:
     """The line names the GPU, what makes the node, and how to offer the others without it."""
-    require_machines(tmp_path)
     described = tmp_path / "described.yaml"
     described.write_text(ONE_NODE_MISSING)
     host, spec = tmp_path / "host", tmp_path / "nvidia.yaml"
@@ -581,7 +578,6 @@ def test_refresh_writes_only_what_changed(host: Path, run: Run, tmp_path: Path) 
 
 def test_refresh_is_all_or_nothing(run: Run, tmp_path: Path) -> None:
     """A GPU of the PCI bus that the driver does not show stops the refresh, unless another driver has it."""
-    require_machines(tmp_path)
     host = tmp_path / "host"
     write_machine("two-h100", host)
     spec = tmp_path / "specs" / "nvidia.yaml"
@@ -614,7 +610,6 @@ def test_refresh_removes_files_of_devices_that_are_gone(host: Path, run: Run, tm
 
 def test_watch_follows_changes(tmp_path: Path) -> None:
     """A device node that comes and a GPU that goes are heard of; a refresh that fails is tried again."""
-    require_machines(tmp_path)
     host = tmp_path / "host"
     write_machine("two-h100", host)
     spec, log = tmp_path / "specs" / "nvidia.yaml", tmp_path / "log"

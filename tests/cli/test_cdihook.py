@@ -27,6 +27,13 @@ CUDA = f"{LIBRARIES}/libcuda.so"
 FOLDERS = "/etc/ld.so.conf.d/00-nvcr-nvinject.conf"
 
 
+def call(*words: str | Path, given: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    """Run a program with a container's state on its standard input, and an environment that has nothing else."""
+    return subprocess.run(
+        words, input=given, env=environment, capture_output=True, text=True, check=False, timeout=SECONDS
+    )
+
+
 class Image:
     """A bundle with a root file system, and a folder beside it that nobody may touch."""
 
@@ -66,15 +73,9 @@ class Image:
     def run(self, *arguments: str, state: object = None, **environment: str) -> "subprocess.CompletedProcess[str]":
         """Run a hook as a runtime does."""
         given = {"bundle": str(self.base / "bundle"), "pid": 0} if state is None else state
-        return subprocess.run(
-            [sys.executable, "-m", "nvinject", "cdi-hook", *arguments],
-            input=given if isinstance(given, str) else json.dumps(given),
-            env={"NVIDIA_CTK_DEBUG": "false", **environment},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=SECONDS,
-        )
+        text = given if isinstance(given, str) else json.dumps(given)
+        variables = {"NVIDIA_CTK_DEBUG": "false", **environment}
+        return call(sys.executable, "-m", "nvinject", "cdi-hook", *arguments, given=text, **variables)
 
 
 @pytest.fixture
@@ -439,15 +440,8 @@ def test_an_environment_of_the_container_stops_the_hook(image: Image, variable: 
 def test_the_same_hooks_answer_to_the_other_names(image: Image) -> None:
     """`nvinject hook NAME` and `nvidia-ctk hook NAME` are the same."""
     for number, words in enumerate((("hook",), ("ctk", "hook"), ("ctk", "--debug", "hook"))):
-        done = subprocess.run(
-            [sys.executable, "-m", "nvinject", *words, "create-symlinks", "--link", f"a::/{number}"],
-            input=json.dumps({"root": str(image.root)}),
-            env={},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=SECONDS,
-        )
+        hook = (sys.executable, "-m", "nvinject", *words, "create-symlinks", "--link", f"a::/{number}")
+        done = call(*hook, given=json.dumps({"root": str(image.root)}))
         assert done.returncode == 0, done.stderr
         assert os.readlink(image.at(f"/{number}")) == "a"
 
@@ -465,6 +459,24 @@ STEP = re.compile(r'^\d+\s+(?P<call>\w+)\((?:AT_FDCWD|\d+)(?:<(?P<place>[^>]*)>)
 ONE_PATH = re.compile(r'^\d+\s+(?P<call>\w+)\("(?P<path>[^"]*)"')
 
 
+def judge_trace(text: str, root: str) -> tuple[list[str], int]:
+    """Hold the calls of a trace to the rule; returns the calls that name the root itself, and how many go below it."""
+    opened, steps = [], 0
+    for line in text.splitlines():
+        match = STEP.match(line) or ONE_PATH.match(line)
+        if match is None:
+            continue
+        path, place = match["path"], match.groupdict().get("place") or ""
+        if path.startswith(root):
+            opened.append(match["call"])
+        elif place.startswith(root):
+            steps += 1
+            assert match["call"] == "openat2" or "/" not in path, line
+            if match["call"] == "openat" and path not in {".", ".."}:
+                assert "O_NOFOLLOW" in match["rest"], line
+    return opened, steps
+
+
 @pytest.mark.parametrize("arguments", TRACED, ids=[arguments[0] for arguments in TRACED])
 def test_no_path_of_the_image_is_resolved_twice(image: Image, arguments: tuple[str, ...], tmp_path: Path) -> None:
     """After the root is opened, every step is openat2 below it, or one component of a folder that is held open.
@@ -478,34 +490,14 @@ def test_no_path_of_the_image_is_resolved_twice(image: Image, arguments: tuple[s
     add_compat(image, "575.51.03")
     add_cuda(image, "/opt/nvidia")
     trace = tmp_path / "trace"
-    done = subprocess.run(
-        [
-            *(strace, "-f", "-y", "-e", "trace=%file", "-o", trace),
-            *(sys.executable, "-m", "nvinject", "cdi-hook"),
-            *arguments,
-        ],
-        input=json.dumps({"root": str(image.root)}),
-        env={},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=SECONDS,
+    done = call(
+        *(strace, "-f", "-y", "-e", "trace=%file", "-o", trace),
+        *(sys.executable, "-m", "nvinject", "cdi-hook", *arguments),
+        given=json.dumps({"root": str(image.root)}),
     )
     if "ptrace" in done.stderr.lower() and done.returncode != 0:
         pytest.skip(f"processes cannot be traced here: {done.stderr.strip().splitlines()[-1]}")
     assert done.returncode == 0, done.stderr
-    root, opened, steps = str(image.root), [], 0
-    for line in trace.read_text().splitlines():
-        match = STEP.match(line) or ONE_PATH.match(line)
-        if match is None:
-            continue
-        path, place = match["path"], match.groupdict().get("place") or ""
-        if path.startswith(root):
-            opened.append(match["call"])
-        elif place.startswith(root):
-            steps += 1
-            assert match["call"] == "openat2" or "/" not in path, line
-            if match["call"] == "openat" and path not in {".", ".."}:
-                assert "O_NOFOLLOW" in match["rest"], line
+    opened, steps = judge_trace(trace.read_text(), str(image.root))
     assert opened == ["openat"]
     assert steps

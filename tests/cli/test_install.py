@@ -16,14 +16,6 @@ SECONDS = 60
 VERSIONED = ("nvinject", "nvidia-cdi-hook", "nvidia-ctk", "nvidia-container-cli")
 
 
-@pytest.fixture(scope="module")
-def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a prefix with launcher and links."""
-    folder = tmp_path_factory.mktemp("prefix")
-    assert command_line.main(["install", "--prefix", str(folder), "--links"]) == 0
-    return folder
-
-
 def run(program: Path, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [str(program), *arguments], capture_output=True, text=True, check=False, timeout=SECONDS, env=environment

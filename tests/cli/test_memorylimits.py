@@ -13,7 +13,7 @@ from nvinject.cli.memorylimits import apply_limits, find_library, hook_words
 from nvinject.core.plan import LimitMemory
 from nvinject.errors import HostError, UsageError
 from nvinject.render.nvmllimits import Limit
-from tests.machines import require_machines, write_machine
+from tests.machines import write_machine
 
 NEWER = """\
 driver: {version: 615.43.02, cuda: "13.4"}
@@ -74,7 +74,6 @@ def test_a_failure_takes_back_what_was_set_before(tmp_path: Path) -> None:
 def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the tree of a machine whose driver limits no memory."""
     base = tmp_path_factory.mktemp("machine")
-    require_machines(base)
     write_machine("two-h100", base / "two-h100")
     return base / "two-h100"
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from nvinject.cli import main as command_line
 from tests.host.machine import HostTree, gpu_uuid
 
 SECONDS = 60
@@ -21,14 +20,6 @@ exit ${{RECORDER_CODE:-0}}
 """
 LEGACY = {"path": "/usr/bin/nvidia-container-runtime-hook", "args": ["nvidia-container-runtime-hook", "prestart"]}
 OTHER = {"path": "/opt/other", "args": ["other", "--verbose"]}
-
-
-@pytest.fixture(scope="module")
-def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a prefix with launchers and names."""
-    folder = tmp_path_factory.mktemp("prefix")
-    assert command_line.main(["install", "--prefix", str(folder), "--links"]) == 0
-    return folder
 
 
 class Node:

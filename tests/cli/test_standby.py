@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from nvinject.cli import main as command_line
 from nvinject.core.plan import BindFile, CreateSymlink
 from nvinject.render.planfile import HookPlan, format_plan_file
 
@@ -43,13 +42,6 @@ def may_unshare() -> bool:
 
 
 pytestmark = pytest.mark.skipif(not may_unshare(), reason="mount namespaces cannot be made here (no CAP_SYS_ADMIN)")
-
-
-@pytest.fixture(scope="module")
-def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("prefix")
-    assert command_line.main(["install", "--prefix", str(folder), "--links"]) == 0
-    return folder
 
 
 class Container:

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from nvinject.cli.main import main
-from tests.machines import require_machines, write_machine
+from tests.machines import write_machine
 
 Capture = pytest.CaptureFixture[str]
 STORE = "usr/lib/wsl/drivers/nv_dispi.inf_amd64_4f1cd0b22a6bf3a1"
@@ -17,7 +17,6 @@ STORE = "usr/lib/wsl/drivers/nv_dispi.inf_amd64_4f1cd0b22a6bf3a1"
 def laptop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of the machine, which nobody changes."""
     folder = tmp_path_factory.mktemp("wsl2")
-    require_machines(folder)
     write_machine("wsl2", folder)
     return folder
 
@@ -68,7 +67,6 @@ def test_refusals(laptop: Path, capsys: Capture, options: tuple[str, ...], code:
 
 def test_info_without_nvml(tmp_path: Path, capsys: Capture) -> None:
     """Files and device are shown, and why the versions are not known."""
-    require_machines(tmp_path)
     config = write_machine("wsl2", tmp_path)
     (tmp_path / STORE / "libnvidia-ml.so.1").write_text("no library")
     assert main(["info", "--json", "--config", str(config)]) == 0
