@@ -102,7 +102,7 @@ FOUND = [
 
 
 @pytest.mark.parametrize(("environ", "expected"), FOUND)
-def test_find_config(environ: dict[str, str], expected: tuple[str, bool]) -> None:
+def test_which_file_is_read(environ: dict[str, str], expected: tuple[str, bool]) -> None:
     assert find_config(environ) == expected
 
 
@@ -208,7 +208,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("text", "says"), REFUSED)
-def test_refused(config: pathlib.Path, text: str, says: str) -> None:
+def test_files_that_are_refused(config: pathlib.Path, text: str, says: str) -> None:
     assert says in refused(config, text).message
 
 

@@ -193,7 +193,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("words", "gone", "new"), CHANGES)
-def test_set(config: Path, words: list[str], gone: list[str], new: list[str]) -> None:
+def test_set_changes_only_its_lines(config: Path, words: list[str], gone: list[str], new: list[str]) -> None:
     config.write_text(DEFAULT)
     assert run(config, "set", *words) == 0
     before, after = DEFAULT.splitlines(), config.read_text().splitlines()
@@ -235,7 +235,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("words", "code", "says"), REFUSED)
-def test_refused(config: Path, capsys: Capture, words: list[str], code: int, says: str) -> None:
+def test_what_is_refused_leaves_the_file(config: Path, capsys: Capture, words: list[str], code: int, says: str) -> None:
     config.write_text(DEFAULT)
     assert run(config, "set", *words) == code
     assert says in capsys.readouterr().err
@@ -357,7 +357,7 @@ def test_a_dry_run_of_nvidia_ctk_prints_the_file(tmp_path: Path, capsys: Capture
 # Reading
 
 
-def test_show(config: Path, capsys: Capture) -> None:
+def test_show_tells_value_and_line(config: Path, capsys: Capture) -> None:
     config.write_text("[nvidia-container-runtime]\n\nmode = 'cdi'\n")
     assert run(config, "show", "--changed") == 0
     lines = capsys.readouterr().out.splitlines()
@@ -381,7 +381,7 @@ GOT = [
 
 
 @pytest.mark.parametrize(("key", "expected"), GOT)
-def test_get(config: Path, capsys: Capture, key: str, expected: str) -> None:
+def test_get_prints_what_is_in_effect(config: Path, capsys: Capture, key: str, expected: str) -> None:
     config.write_text("nvidia-container-runtime = { mode = 'jit-cdi' }\n")
     assert run(config, "get", key) == 0
     assert capsys.readouterr().out == expected
@@ -405,7 +405,7 @@ VALIDATED = [
 
 
 @pytest.mark.parametrize(("text", "code", "says"), VALIDATED)
-def test_validate(config: Path, capsys: Capture, text: str, code: int, says: list[str]) -> None:
+def test_validate_finds_every_fault(config: Path, capsys: Capture, text: str, code: int, says: list[str]) -> None:
     config.write_text(text)
     assert run(config, "validate") == code
     shown = capsys.readouterr().out
@@ -416,7 +416,7 @@ def test_validate(config: Path, capsys: Capture, text: str, code: int, says: lis
     assert json.loads(capsys.readouterr().out)["valid"] is (code == 0)
 
 
-def test_explain(config: Path, capsys: Capture) -> None:
+def test_explain_tells_what_a_key_means(config: Path, capsys: Capture) -> None:
     config.write_text("[nvidia-container-runtime]\nmode = 'cdi'\n")
     assert run(config, "explain", "nvidia-container-runtime.mode") == 0
     shown = capsys.readouterr().out

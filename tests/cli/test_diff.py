@@ -23,11 +23,11 @@ SHOWN = [
 
 
 @pytest.mark.parametrize(("before", "after", "expected"), SHOWN)
-def test_shown(before: bytes | None, after: bytes | None, expected: str) -> None:
+def test_what_a_difference_shows(before: bytes | None, after: bytes | None, expected: str) -> None:
     assert format_diff("/x", before, after) == expected
 
 
-def test_colour() -> None:
+def test_a_terminal_gets_colours() -> None:
     shown = format_diff("/x", b"a\n", b"b\n", colour=True)
     assert "\033[31m-a\033[0m\n\033[32m+b\033[0m\n" in shown
 

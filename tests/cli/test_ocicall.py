@@ -40,7 +40,7 @@ CALLS: list[tuple[str, dict[str, object]]] = [
 
 
 @pytest.mark.parametrize(("text", "found"), CALLS)
-def test_parse_call(text: str, found: dict[str, object]) -> None:
+def test_calls_are_read_as_runtimes_read_them(text: str, found: dict[str, object]) -> None:
     words = tuple(text.split())
     assert parse_call(words) == Call(words=words).replace(**found)
 

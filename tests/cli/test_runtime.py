@@ -183,7 +183,7 @@ def test_signals_are_not_left_ignored(node: Node) -> None:
 
 
 @pytest.mark.parametrize("words", [("--version",), ("-version", "list")])
-def test_version(node: Node, words: tuple[str, ...]) -> None:
+def test_versions_of_both_are_printed(node: Node, words: tuple[str, ...]) -> None:
     done = node.run(*words)
     assert re.fullmatch(r"NVIDIA Container Runtime version \S+ \(nvinject\)\nspec: \d\S*\n\n", done.stdout)
     assert node.called() == [str(node.low_level), *words]
@@ -287,7 +287,9 @@ DEVICES = [
 
 
 @pytest.mark.parametrize(("name", "devices", "annotations", "variables"), DEVICES)
-def test_cdi(registry: Node, name: str, devices: str, annotations: dict[str, str], variables: list[str]) -> None:
+def test_mode_cdi_takes_devices_from_specs(
+    registry: Node, name: str, devices: str, annotations: dict[str, str], variables: list[str]
+) -> None:
     registry.write_spec(
         f"NVIDIA_VISIBLE_DEVICES={devices}", annotations=annotations, hooks={"prestart": [OTHER, LEGACY]}
     )
@@ -460,7 +462,7 @@ def test_device_that_is_not_there(gpus: Node) -> None:
     refused(gpus, 5, "9", gpu_uuid(1))
 
 
-def test_no_driver(node: Node) -> None:
+def test_a_request_without_a_driver_is_refused(node: Node) -> None:
     node.write_spec("NVIDIA_VISIBLE_DEVICES=all")
     refused(node, 6, "driver")
 
@@ -541,7 +543,7 @@ def test_bundle_that_cannot_be_written(gpus: Node) -> None:
         gpus.bundle.chmod(0o755)
 
 
-def test_debug_log(gpus: Node) -> None:
+def test_the_debug_log_has_every_step(gpus: Node) -> None:
     log = gpus.folder / "new folder" / "log"
     gpus.settings["nvidia-container-runtime"]["debug"] = str(log)
     gpus.write_spec("NVIDIA_VISIBLE_DEVICES=1")
@@ -569,7 +571,7 @@ def test_ignored_request_is_told(gpus: Node) -> None:
     assert (done.returncode, gpus.spec_file.read_bytes()) == (0, before)
 
 
-def test_help(node: Node) -> None:
+def test_the_command_has_a_help_of_its_own(node: Node) -> None:
     done = node.run("runtime", "--help", name="nvinject")
     assert done.stdout.startswith("usage: nvinject runtime")
     assert done.returncode == 0

@@ -243,7 +243,9 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("words", "code", "expected"), REFUSED)
-def test_refusals(machines: dict[str, Path], capsys: Capture, words: tuple[str, ...], code: int, expected: str) -> None:
+def test_what_is_refused_and_why(
+    machines: dict[str, Path], capsys: Capture, words: tuple[str, ...], code: int, expected: str
+) -> None:
     assert run(machines["jetson-orin"], "cdi generate", *HOOK, *words) == code
     captured = capsys.readouterr()
     assert captured.out == ""

@@ -31,7 +31,7 @@ def build(tmp_path: Path, busybox: Path, container: Container) -> Path:
         ("empty", ".probe/busybox", False),
     ],
 )
-def test_families(tmp_path: Path, busybox: Path, family: str, file: str, *, merged: bool) -> None:
+def test_an_image_of_each_family(tmp_path: Path, busybox: Path, family: str, file: str, *, merged: bool) -> None:
     root = build(tmp_path, busybox, Container(family))
     assert (root / file).is_file()
     assert (root / "lib").is_symlink() == merged

@@ -83,7 +83,7 @@ def test_a_mount_point_that_was_written_to_is_a_fault() -> None:
 
 
 @pytest.mark.parametrize(("refused", "message", "problems"), MESSAGES)
-def test_messages(refused: Refused, message: str, problems: list[str]) -> None:
+def test_messages_are_held_to_their_words(refused: Refused, message: str, problems: list[str]) -> None:
     found = judge.judge_message(refused, message, prefix="nvinject: ", lines=1)
     assert len(found) == len(problems), found
     assert all(problem in line for problem, line in zip(problems, found, strict=True))
@@ -93,7 +93,7 @@ def test_an_implementation_without_a_style_is_free_in_its_lines() -> None:
     assert judge.judge_message(Refused(names=("x",)), "a\nb x\n", prefix="", lines=0) == []
 
 
-def test_warnings() -> None:
+def test_warnings_are_held_to_their_words() -> None:
     assert judge.judge_warnings(["key"], "nvinject: warning: Key is unknown\n") == []
     assert judge.judge_warnings(["key"], "") == ["warning: nothing names 'key': ''"]
 

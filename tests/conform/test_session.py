@@ -57,7 +57,9 @@ def session(tmp_path: Path) -> Iterator[Session]:
 
 
 @pytest.mark.parametrize(("script", "case", "problems"), STAND_INS)
-def test_stand_ins(tmp_path: Path, session: Session, script: str, case: Case, problems: list[str]) -> None:
+def test_injectors_that_do_wrong_or_right_are_judged_so(
+    tmp_path: Path, session: Session, script: str, case: Case, problems: list[str]
+) -> None:
     chosen = lane()
     find_bundle = 'state=$(cat)\nbundle=${state#*\'"bundle":"\'}\nbundle=${bundle%%\\"*}\n'
     (tmp_path / "injector.sh").write_text(find_bundle + script.replace("BUNDLE", '"$bundle"') + "\n")

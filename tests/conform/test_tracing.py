@@ -97,7 +97,7 @@ OUTCOMES = [
 
 
 @pytest.mark.parametrize(("outcome", "name", "words"), OUTCOMES)
-def test_verdicts(outcome: Outcome, name: str, words: str) -> None:
+def test_what_is_said_of_an_outcome(outcome: Outcome, name: str, words: str) -> None:
     problems = judge_words(outcome, Fault(0, name, "", 0, "ENOMEM"))
     assert bool(problems) == bool(words)
     assert words in " ".join(problems)

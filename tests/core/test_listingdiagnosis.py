@@ -35,7 +35,9 @@ HOSTS = [
 
 
 @pytest.mark.parametrize(("host", "names", "severity", "layers"), HOSTS)
-def test_findings(host: ListedHost, names: list[str], severity: str, layers: tuple[str, ...]) -> None:
+def test_what_is_found_has_a_reason_and_a_remedy(
+    host: ListedHost, names: list[str], severity: str, layers: tuple[str, ...]
+) -> None:
     found = judge(host)
     assert [finding.name for finding in found] == names
     assert worst(found) == severity

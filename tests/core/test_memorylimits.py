@@ -51,7 +51,7 @@ SIZES = [
 
 
 @pytest.mark.parametrize(("text", "size"), SIZES)
-def test_sizes(text: str, size: int | None) -> None:
+def test_sizes_are_read_in_bytes(text: str, size: int | None) -> None:
     assert parse_size(text) == size
 
 
@@ -105,7 +105,7 @@ READ = [
 
 
 @pytest.mark.parametrize(("environment", "found"), READ)
-def test_variables(environment: dict[str, str], found: list[tuple[str, int, bool]]) -> None:
+def test_variables_name_devices_and_sizes(environment: dict[str, str], found: list[tuple[str, int, bool]]) -> None:
     assert [(one.device, one.size, one.is_limit) for one in read_sizes(environment)] == found
 
 

@@ -78,7 +78,7 @@ ASKED: list[tuple[str, str, str, dict[str, object], tuple[str, ...] | None]] = [
 
 
 @pytest.mark.parametrize(("annotation", "mount", "environment", "policy", "expected"), ASKED)
-def test_find_asked(
+def test_which_source_says_what_is_asked(
     annotation: str, mount: str, environment: str, policy: dict[str, object], expected: tuple[str, ...] | None
 ) -> None:
     annotations = (("cdi.k8s.io/x", annotation),) if annotation else ()
@@ -126,7 +126,7 @@ def test_refused_modes(mode: str, devices: tuple[str, ...], kind: type[NvinjectE
     assert words in str(caught.value)
 
 
-def test_names() -> None:
+def test_qualified_names_become_plain_ones() -> None:
     assert qualify(("0", GPU1, "0", "GPU-1"), "nvidia.com/gpu") == (GPU0, GPU1, "nvidia.com/gpu=GPU-1")
     assert plain_devices((JIT0, JIT1, JIT0, "all")) == ("0", "1", "all")
 

@@ -77,14 +77,14 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize(("expression", "facts"), HOLDS)
-def test_holds(expression: str, facts: HostFacts) -> None:
+def test_requirements_that_hold(expression: str, facts: HostFacts) -> None:
     (verdict,) = evaluate((("NVIDIA_REQUIRE_CUDA", expression),), (facts,))
     assert verdict.satisfied
     check((("NVIDIA_REQUIRE_CUDA", expression),), (facts,))
 
 
 @pytest.mark.parametrize(("expression", "facts"), FAILS)
-def test_fails(expression: str, facts: HostFacts) -> None:
+def test_requirements_that_fail(expression: str, facts: HostFacts) -> None:
     (verdict,) = evaluate((("NVIDIA_REQUIRE_CUDA", expression),), (facts,))
     assert not verdict.satisfied
     with pytest.raises(RequirementError):
@@ -92,7 +92,7 @@ def test_fails(expression: str, facts: HostFacts) -> None:
 
 
 @pytest.mark.parametrize(("expression", "problem", "marks"), MALFORMED)
-def test_malformed(expression: str, problem: str, marks: str) -> None:
+def test_malformed_requirements_show_the_place(expression: str, problem: str, marks: str) -> None:
     with pytest.raises(InputError) as caught:
         check((("NVIDIA_REQUIRE_X", expression),), (H100,))
     message = caught.value.message

@@ -97,7 +97,7 @@ NEEDS_NVML = [
 
 
 @pytest.mark.parametrize(("tokens", "gpus", "migs"), SELECTED)
-def test_selected(tokens: tuple[str, ...], gpus: list[int], migs: list[int]) -> None:
+def test_what_tokens_select(tokens: tuple[str, ...], gpus: list[int], migs: list[int]) -> None:
     selection = select(tokens, GPUS)
     assert [gpu.index for gpu in selection.gpus] == gpus
     assert [mig.gpu_instance for _, mig in selection.mig_devices] == migs
@@ -105,7 +105,7 @@ def test_selected(tokens: tuple[str, ...], gpus: list[int], migs: list[int]) -> 
 
 
 @pytest.mark.parametrize(("token", "hint"), UNKNOWN)
-def test_unknown(token: str, hint: str) -> None:
+def test_unknown_tokens_are_refused(token: str, hint: str) -> None:
     with pytest.raises(RequestError) as caught:
         select(("0", token), GPUS)
     assert caught.value.message.startswith("unknown device '")
@@ -146,7 +146,7 @@ def test_gpus_without_uuid_are_not_found_by_an_empty_token() -> None:
 
 
 @pytest.mark.parametrize(("tokens", "expected"), NEEDS_NVML)
-def test_needs_nvml(tokens: tuple[str, ...], expected: bool) -> None:
+def test_which_tokens_only_nvml_knows(tokens: tuple[str, ...], expected: bool) -> None:
     assert needs_nvml(tokens) is expected
 
 

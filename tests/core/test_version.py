@@ -40,7 +40,7 @@ BROKEN_CUDA = ["eleven", "x.y", "10.2.89.1", "", "11.", "v", "11-", "11+", "11-a
 
 
 @pytest.mark.parametrize(("left", "right", "order"), ORDER)
-def test_order(left: str, right: str, order: int) -> None:
+def test_versions_are_ordered_both_ways(left: str, right: str, order: int) -> None:
     assert compare_versions(parse_version(left), parse_version(right)) == order
     assert compare_versions(parse_version(right), parse_version(left)) == -order
 

@@ -155,7 +155,7 @@ IMPORTS = [
 
 
 @pytest.mark.parametrize(("line", "covered"), IMPORTS)
-def test_imports(tmp_path: Path, line: str, covered: bool) -> None:
+def test_the_drop_in_is_imported_once(tmp_path: Path, line: str, covered: bool) -> None:
     text = f"version = 2 # two\n{line.format(tmp_path)}\n# end"
     done = Configured(tmp_path, "containerd", text)
     assert done.run() == 0
@@ -221,7 +221,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("text", "says"), REFUSED)
-def test_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, says: str) -> None:
+def test_files_that_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, says: str) -> None:
     done = Configured(tmp_path, "containerd", text)
     assert says in refused(done, capsys)
 
@@ -345,7 +345,9 @@ USAGE = [
 
 
 @pytest.mark.parametrize(("options", "says"), USAGE)
-def test_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], says: str) -> None:
+def test_options_that_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], says: str
+) -> None:
     words = ["runtime", "configure", "--state-dir", str(tmp_path), "--config", str(tmp_path / "x"), *options]
     assert command_line.main(words) == 2
     assert says in capsys.readouterr().err

@@ -154,7 +154,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("engine", "text", "says"), REFUSED)
-def test_refused(tmp_path: Path, capsys: Capture, engine: str, text: str, says: str) -> None:
+def test_files_that_are_refused(tmp_path: Path, capsys: Capture, engine: str, text: str, says: str) -> None:
     done = Configured(tmp_path, engine, text)
     said = refused(done, capsys, "--drop-in-config=", "--set-as-default")
     assert said.startswith(f"{done.config}, ")

@@ -63,7 +63,7 @@ EDITED = [
 
 
 @pytest.mark.parametrize(("before", "options", "after"), EDITED)
-def test_edited(tmp_path: Path, before: str | None, options: tuple[str, ...], after: str) -> None:
+def test_files_after_the_edit(tmp_path: Path, before: str | None, options: tuple[str, ...], after: str) -> None:
     done = Configured(tmp_path, "docker", before)
     assert done.run(*options) == 0
     assert done.config.read_bytes().decode() == after
@@ -85,7 +85,9 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("before", "says"), REFUSED)
-def test_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], before: str | bytes, says: str) -> None:
+def test_files_that_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], before: str | bytes, says: str
+) -> None:
     done = Configured(tmp_path, "docker", before)
     said = refused(done, capsys, "--cdi.enabled")
     assert said.startswith(f"{done.config}, ")

@@ -111,7 +111,9 @@ MERGES = [
 
 
 @pytest.mark.parametrize(("ours", "original", "current", "expected"), MERGES)
-def test_take_back(ours: bytes, original: bytes, current: bytes, expected: bytes | None) -> None:
+def test_only_our_own_changes_are_taken_back(
+    ours: bytes, original: bytes, current: bytes, expected: bytes | None
+) -> None:
     assert take_back(ours, original, current) == expected
 
 

@@ -320,7 +320,7 @@ def test_a_removed_drop_in_stays_away(tmp_path: Path) -> None:
     assert done.snapshot() == {}
 
 
-def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_tells_files_and_restart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     done = Configured(tmp_path, "containerd", "version = 2\n")
     assert done.run("--json") == 0
     document = json.loads(capsys.readouterr().out)

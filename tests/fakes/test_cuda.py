@@ -59,7 +59,7 @@ CASES = (
 
 
 @pytest.mark.parametrize(("machine", "before", "devices"), CASES)
-def test_devices(on_machine: Runner, machine: str, before: str, devices: list[object]) -> None:
+def test_cuda_sees_the_declared_devices(on_machine: Runner, machine: str, before: str, devices: list[object]) -> None:
     found = cuda(on_machine, machine, before)
     assert found == {"init": 0, "version": [0, 12080], "count": [0, len(devices)], "devices": devices}
 

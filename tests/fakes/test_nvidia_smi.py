@@ -84,7 +84,7 @@ def test_the_xml_is_well_formed(smi: Runner, branch: int, machine: str) -> None:
 
 
 @pytest.mark.parametrize("branch", BRANCHES)
-def test_queries(smi: Runner, branch: int) -> None:
+def test_the_real_program_answers_queries(smi: Runner, branch: int) -> None:
     fields = "index,name,uuid,memory.total,driver_version,mig.mode.current,pci.bus_id,power.limit,compute_cap"
     output = smi(branch, "two-h100", f"nvidia-smi --query-gpu={fields} --format=csv,noheader").stdout.splitlines()
     version = output[0].split(", ")[4]

@@ -74,7 +74,7 @@ STANZAS = [
 
 
 @pytest.mark.parametrize(("text", "expected"), STANZAS)
-def test_stanzas(text: str, expected: list[Source]) -> None:
+def test_sources_in_stanzas(text: str, expected: list[Source]) -> None:
     assert list(parse_stanzas(text)) == expected
 
 
@@ -133,7 +133,7 @@ def test_cache_that_cannot_be_used(tmp_path: Path) -> None:
         fetch("535", tmp_path / "file")
 
 
-def test_merged_usr(tmp_path: Path) -> None:
+def test_folders_of_a_merged_usr_are_put_together(tmp_path: Path) -> None:
     for path in ("lib/firmware/a", "usr/lib/firmware/b", "usr/lib/c", "usr/bin/d", "sbin/e"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(path)

@@ -37,7 +37,7 @@ ACCEPTED = [
 
 
 @pytest.mark.parametrize(("title", "value"), ACCEPTED, ids=[title for title, _ in ACCEPTED])
-def test_accepts(title: str, value: dict[str, Any]) -> None:
+def test_specs_that_are_accepted(title: str, value: dict[str, Any]) -> None:
     assert cdi.parse(cdi.format_spec(cdi.parse(value))) == cdi.parse(value)
 
 
@@ -130,7 +130,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize(("text", "expected"), NAMES)
-def test_names(text: str, expected: tuple[str, str, str] | str) -> None:
+def test_qualified_names(text: str, expected: tuple[str, str, str] | str) -> None:
     if isinstance(expected, str):
         with pytest.raises(cdi.CdiError, match=expected):
             cdi.parse_name(text)

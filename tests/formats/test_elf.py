@@ -45,7 +45,7 @@ HEADERS: list[tuple[dict[str, Any], ElfHeader]] = [
 
 
 @pytest.mark.parametrize(("built", "expected"), HEADERS)
-def test_header(built: dict[str, Any], expected: ElfHeader) -> None:
+def test_what_a_header_tells(built: dict[str, Any], expected: ElfHeader) -> None:
     data = build_elf(**built)
     assert read_elf(data) == expected
     assert read_elf(lambda offset, size: data[offset : offset + size]) == expected

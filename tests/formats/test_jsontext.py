@@ -29,7 +29,7 @@ SET = [
 
 
 @pytest.mark.parametrize(("before", "path", "value", "after"), SET)
-def test_set(before: str, path: tuple[str, ...], value: Any, after: str) -> None:
+def test_a_member_is_set_and_all_else_stays(before: str, path: tuple[str, ...], value: Any, after: str) -> None:
     assert jsontext.set_member(before, path, value) == after
 
 
@@ -49,7 +49,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("before", "says", "line", "column"), REFUSED)
-def test_refused(before: str, says: str, line: int, column: int) -> None:
+def test_documents_that_are_refused(before: str, says: str, line: int, column: int) -> None:
     with pytest.raises(JSONError) as caught:
         jsontext.set_member(before, ("a", "b"), 1)
     assert (caught.value.reason, caught.value.line, caught.value.column) == (says, line, column)

@@ -47,7 +47,7 @@ CACHES = st.builds(
 
 
 @given(CACHES)
-def test_round_trip(cache: Cache) -> None:
+def test_any_cache_comes_back_as_it_was(cache: Cache) -> None:
     assert parse_cache(format_cache(cache)) == cache
 
 
@@ -249,7 +249,7 @@ FLAGS: list[tuple[int, int, int, int | None]] = [
 
 
 @pytest.mark.parametrize(("machine", "bits", "flags", "expected"), FLAGS)
-def test_flags(machine: int, bits: int, flags: int, expected: int | None) -> None:
+def test_flags_of_a_library(machine: int, bits: int, flags: int, expected: int | None) -> None:
     assert flags_of(ElfHeader(bits=bits, machine=machine, kind=3, flags=flags)) == expected
 
 

@@ -36,7 +36,7 @@ LINES: list[tuple[str, tuple[Directory | Include, ...]]] = [
 
 
 @pytest.mark.parametrize(("text", "expected"), LINES)
-def test_statements(text: str, expected: tuple[Directory | Include, ...]) -> None:
+def test_statements_of_a_file(text: str, expected: tuple[Directory | Include, ...]) -> None:
     assert parse_conf(text) == expected
 
 
@@ -70,7 +70,7 @@ def test_wildcards_are_fnmatchs(pattern: str, name: str) -> None:
         ("a" * 50 + "*" * 50 + "b", "a" * 5000, False),
     ],
 )
-def test_wildcards(pattern: str, name: str, *, expected: bool) -> None:
+def test_what_a_wildcard_matches(pattern: str, name: str, *, expected: bool) -> None:
     assert matches(pattern, name) is expected
 
 

@@ -86,7 +86,7 @@ LOOKS: list[tuple[ElfHeader, Library | None]] = [
 
 
 @pytest.mark.parametrize(("elf", "expected"), LOOKS)
-def test_look_at(elf: ElfHeader, expected: Library | None) -> None:
+def test_which_files_are_libraries(elf: ElfHeader, expected: Library | None) -> None:
     assert look_at("n", elf, "x86_64", is_link=False) == expected
 
 
@@ -190,7 +190,7 @@ SURVEYS: list[tuple[str, set[str], dict[str, str], dict[str, str], set[str], set
     [case[1:] for case in SURVEYS],
     ids=[case[0] for case in SURVEYS],
 )
-def test_survey(
+def test_names_that_are_gone_doubtful_and_unread(
     files: set[str],
     links: dict[str, str],
     known: dict[str, str],
@@ -268,7 +268,9 @@ CONTRIBUTIONS: list[tuple[str, list[Library], set[str], bool, dict[str, str]]] =
     [case[1:] for case in CONTRIBUTIONS],
     ids=[case[0] for case in CONTRIBUTIONS],
 )
-def test_contribute(libraries: list[Library], files: set[str], *, hwcaps: bool, expected: dict[str, str]) -> None:
+def test_what_injected_libraries_give_the_cache(
+    libraries: list[Library], files: set[str], *, hwcaps: bool, expected: dict[str, str]
+) -> None:
     listing = Listing(files=files, links={library.name for library in libraries if library.is_link})
     for order in (libraries, libraries[::-1]):
         contributed = contribute(order, listing, hwcaps=hwcaps)

@@ -68,7 +68,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("line", "expected"), LINES)
-def test_line(line: str, expected: Mount) -> None:
+def test_what_a_line_tells(line: str, expected: Mount) -> None:
     assert parse_mountinfo(f"{line}\n") == (expected,)
 
 
@@ -96,7 +96,7 @@ def test_this_machine() -> None:
     ("text", "expected"),
     [("", ""), ("a", "a"), (r"\0", r"\0"), (r"\04", r"\04"), (r"\048", r"\048"), (r"\777", r"\777"), (r"\\040", "\\ ")],
 )
-def test_unescape(text: str, expected: str) -> None:
+def test_octal_escapes_are_undone(text: str, expected: str) -> None:
     assert unescape(text) == expected
 
 
@@ -107,7 +107,7 @@ def test_unescape_undoes_the_kernel(text: str) -> None:
 
 
 @given(st.text(alphabet="0123 :-/\\,ar\n"))
-def test_any_text(text: str) -> None:
+def test_any_text_is_read_or_refused_with_its_line(text: str) -> None:
     try:
         parse_mountinfo(text)
     except MountInfoError as error:

@@ -32,7 +32,9 @@ FILES: list[tuple[str, list[tuple[str, str, int]], list[tuple[int, str]]]] = [
 
 
 @pytest.mark.parametrize(("text", "entries", "faults"), FILES)
-def test_parse(text: str, entries: list[tuple[str, str, int]], faults: list[tuple[int, str]]) -> None:
+def test_entries_and_faults_of_a_list(
+    text: str, entries: list[tuple[str, str, int]], faults: list[tuple[int, str]]
+) -> None:
     found = parse_mount_spec(text)
     assert [(entry.type, entry.path, entry.line) for entry in found.entries] == entries
     assert [fault.line for fault in found.faults] == [line for line, _ in faults]
@@ -84,7 +86,7 @@ PATTERNS = [
 
 
 @pytest.mark.parametrize(("path", "pattern", "expected"), PATTERNS)
-def test_matches(path: str, pattern: str, expected: bool) -> None:
+def test_what_a_pattern_matches(path: str, pattern: str, expected: bool) -> None:
     assert matches(path, pattern) is expected
 
 

@@ -50,12 +50,12 @@ BAD_STATES = [
 
 
 @pytest.mark.parametrize(("text", "expected"), STATES)
-def test_state(text: str, expected: State) -> None:
+def test_what_a_state_tells(text: str, expected: State) -> None:
     assert parse_state(text.encode()) == expected
 
 
 @pytest.mark.parametrize(("text", "message"), BAD_STATES)
-def test_bad_state(text: str, message: str) -> None:
+def test_a_state_that_is_refused_says_why(text: str, message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
         parse_state(text.encode("latin-1"))
     assert "\n" not in str(caught.value)
@@ -114,12 +114,12 @@ BAD_SPECS: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("document", "expected"), SPECS)
-def test_spec(document: dict[str, Any], expected: Spec) -> None:
+def test_what_a_spec_tells(document: dict[str, Any], expected: Spec) -> None:
     assert parse_spec(json.dumps(document).encode(), "/b/config.json") == expected
 
 
 @pytest.mark.parametrize(("document", "message"), BAD_SPECS)
-def test_bad_spec(document: Any, message: str) -> None:
+def test_a_spec_that_is_refused_says_why(document: Any, message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
         parse_spec(json.dumps(document).encode(), "/b/config.json")
     assert caught.value.hint
@@ -148,7 +148,7 @@ def test_spec_that_is_no_json(data: bytes, message: str) -> None:
         ("/var/lib/rootfs", "/run/b", "/var/lib/rootfs"),
     ],
 )
-def test_rootfs_path(root_path: str, bundle: str, expected: str) -> None:
+def test_a_relative_root_belongs_to_the_bundle(root_path: str, bundle: str, expected: str) -> None:
     assert rootfs_path(plain(root_path=root_path), bundle) == expected
 
 

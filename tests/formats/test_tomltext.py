@@ -52,7 +52,7 @@ SET = [
 
 
 @pytest.mark.parametrize(("before", "path", "value", "after"), SET)
-def test_set(before: str, path: Path, value: Any, after: str) -> None:
+def test_a_value_is_set_and_all_else_stays(before: str, path: Path, value: Any, after: str) -> None:
     assert tomltext.set_value(before, path, value) == after
 
 
@@ -66,7 +66,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("before", "path", "value", "says", "place"), REFUSED)
-def test_refused(before: str, path: Path, value: Any, says: str, place: tuple[int, int]) -> None:
+def test_documents_that_are_refused(before: str, path: Path, value: Any, says: str, place: tuple[int, int]) -> None:
     with pytest.raises(EditError) as caught:
         tomltext.set_value(before, path, value)
     assert caught.value.reason == says
@@ -89,7 +89,7 @@ APPEND = [
 
 
 @pytest.mark.parametrize(("before", "after"), APPEND)
-def test_append(before: str, after: str) -> None:
+def test_an_element_is_added_as_the_others_are_written(before: str, after: str) -> None:
     assert tomltext.append_value(before, ("i",), "c") == after
 
 
@@ -102,7 +102,7 @@ REMOVE = [
 
 
 @pytest.mark.parametrize(("before", "path", "after"), REMOVE)
-def test_remove(before: str, path: Path, after: str) -> None:
+def test_a_value_is_removed_and_all_else_stays(before: str, path: Path, after: str) -> None:
     assert tomltext.remove_value(before, path) == after
 
 
@@ -111,7 +111,7 @@ def test_remove_inside_an_inline_table_is_refused() -> None:
         tomltext.remove_value("t = { a = 1 }\n", ("t", "a"))
 
 
-def test_find_line() -> None:
+def test_the_line_of_a_key() -> None:
     text = 'a = """\nb = 1\n"""\n[t]\nb = 1\n[[l]]\nc = 1\n'
     assert [tomltext.find_line(text, path) for path in ((("a",), ("t",), ("t", "b"), ("b",), ("l", "c")))] == [
         1,

@@ -15,7 +15,7 @@ RUNS = 3000
 
 
 @pytest.mark.parametrize("name", sorted(TARGETS))
-def test_seeds(name: str) -> None:
+def test_every_seed_is_taken(name: str) -> None:
     for seed in SEEDS[name]:
         TARGETS[name](seed)
 

@@ -204,7 +204,7 @@ def test_bytes_near_the_seeds(name: str, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("name", sorted(TARGETS))
 @given(data=st.binary(max_size=300))
-def test_any_bytes(name: str, data: bytes) -> None:
+def test_any_bytes_are_read_or_refused(name: str, data: bytes) -> None:
     TARGETS[name](data)
 
 

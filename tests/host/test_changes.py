@@ -26,7 +26,7 @@ EVENTS = [
 
 
 @pytest.mark.parametrize(("event", "expected"), EVENTS)
-def test_events(event: dict[str, str], *, expected: bool) -> None:
+def test_which_events_concern_the_driver(event: dict[str, str], *, expected: bool) -> None:
     assert concerns_driver(event) is expected
 
 

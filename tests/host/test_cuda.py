@@ -51,7 +51,7 @@ def test_a_crash_is_told(tmp_path: Path) -> None:
         ask_cuda(build(tmp_path, crashes=1), 10)
 
 
-def test_no_library(tmp_path: Path) -> None:
+def test_what_is_no_library_is_told(tmp_path: Path) -> None:
     (tmp_path / "libcuda.so.1").write_text("text")
     answer = ask_cuda(str(tmp_path / "libcuda.so.1"), 10)
     assert (answer.version, answer.architecture) == ("", "")

@@ -124,7 +124,7 @@ def test_mode_csv_holds_on_any_host(tree: HostTree) -> None:
         found.discover()
 
 
-def test_evidence(orin: HostTree) -> None:
+def test_the_evidence_is_the_release(orin: HostTree) -> None:
     assert system(orin).evidence() == "/etc/nv_tegra_release: R36 (release), REVISION: 4.3"
 
 

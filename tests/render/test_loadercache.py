@@ -786,7 +786,7 @@ MUSL_FILES = [
 
 
 @pytest.mark.parametrize(("existing", "compat", "expected"), MUSL_FILES)
-def test_musl_path(existing: bytes | None, compat: str, expected: str) -> None:
+def test_the_path_file_of_musl(existing: bytes | None, compat: str, expected: str) -> None:
     operation = injection("/usr/lib64/libcuda.so.1", compat_directory=compat, musl_path_file=MUSL)
     assert musl_path(existing, operation).decode("utf-8", "surrogateescape") == expected
 

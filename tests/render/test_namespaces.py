@@ -104,7 +104,7 @@ def whole_plan(sandbox: Sandbox) -> list[Operation]:
 
 
 @pytest.mark.usefixtures("mount_api")
-def test_whole_plan(sandbox: Sandbox) -> None:
+def test_a_whole_plan_is_there_afterwards(sandbox: Sandbox) -> None:
     (sandbox.rootfs / "usr/lib/old.so").write_text("of the image")
     sandbox.start()
     outcome = sandbox.apply(*whole_plan(sandbox))

@@ -100,7 +100,7 @@ DIVISIONS: list[tuple[Traits, tuple[Operation, ...], tuple[Operation, ...], tupl
 
 
 @pytest.mark.parametrize(("traits", "document", "rootfs", "hook", "dropped"), DIVISIONS)
-def test_divide(
+def test_who_does_which_operation(
     traits: Traits,
     document: tuple[Operation, ...],
     rootfs: tuple[Operation, ...],
@@ -164,7 +164,7 @@ TRAITS: list[tuple[dict[str, Any], bool, Traits]] = [
 
 
 @pytest.mark.parametrize(("document", "nested", "expected"), TRAITS)
-def test_read_traits(document: dict[str, Any], nested: bool, expected: Traits) -> None:
+def test_what_a_spec_allows(document: dict[str, Any], nested: bool, expected: Traits) -> None:
     found = oci.read_traits(document, nested=nested, write_rootfs=True, add_groups=False)
     assert found.replace(mounts_proc=True) == expected
     assert not oci.read_traits(document, nested=nested, write_rootfs=False).writes_rootfs
@@ -214,7 +214,7 @@ PROCFS: list[tuple[list[dict[str, str]], bool]] = [
 
 
 @pytest.mark.parametrize(("mounts", "expected"), PROCFS)
-def test_procfs(mounts: list[dict[str, str]], expected: bool) -> None:
+def test_which_mounts_are_a_procfs_of_its_own(mounts: list[dict[str, str]], expected: bool) -> None:
     assert oci.read_traits(spec(mounts=mounts), nested=False, write_rootfs=True).mounts_proc is expected
 
 

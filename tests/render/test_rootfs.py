@@ -61,7 +61,7 @@ def test_what_the_image_has_gives_way_only_to_sonames(tmp_path: Path) -> None:
     assert picture(tmp_path / "usr/lib64") == {"libcuda.so.1": "libcuda.so.1.2", "libcuda.so": "file"}
 
 
-def test_undo(tmp_path: Path) -> None:
+def test_what_was_done_can_be_undone(tmp_path: Path) -> None:
     (tmp_path / "usr/lib64").mkdir(parents=True)
     (tmp_path / "usr/lib64/libcuda.so.1").write_text("image")
     before = picture(tmp_path)

@@ -139,7 +139,7 @@ SWEPT = [
 
 
 @pytest.mark.parametrize(("has_bundle", "record", "age", "expected"), SWEPT)
-def test_sweep(
+def test_only_old_directories_without_a_bundle_are_swept(
     base: str, bundle: Path, tmp_path: Path, has_bundle: bool, record: str, age: float, expected: bool
 ) -> None:
     (tmp_path / "present").mkdir()
@@ -174,7 +174,7 @@ def test_state_directory(runtime: str, root: str, environ: dict[str, str], expec
     assert state_directory(runtime, root, "id", environ) == expected
 
 
-def test_bases() -> None:
+def test_where_run_directories_may_lie() -> None:
     assert rundirectory.candidate_bases({}) == ("/run/nvinject",)
     assert rundirectory.candidate_bases({"XDG_RUNTIME_DIR": "relative"}) == ("/run/nvinject",)
     assert rundirectory.candidate_bases({"XDG_RUNTIME_DIR": "/u"}) == ("/run/nvinject", "/u/nvinject")
