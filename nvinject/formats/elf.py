@@ -34,9 +34,11 @@ _NT_GNU_ABI_TAG = 1
 
 # Bounds far above what linkers make, far below what would hurt: a driver library has 10 segments, 40 dynamic entries.
 _HEAD = 4096
-_MAXIMUM_SEGMENTS = 512
-_MAXIMUM_DYNAMIC = 1 << 16
+# An image has one such file under thousands of names, so they hold for the whole file, not for each segment.
+_MAXIMUM_SEGMENTS = 64
+_MAXIMUM_DYNAMIC = 1 << 15
 _MAXIMUM_NOTES = 1 << 16
+_MOST_NOTES = 64
 _MAXIMUM_STRINGS = 1 << 22
 _MAXIMUM_NAME = 4096
 _MAXIMUM_NEEDED = 1024
@@ -234,15 +236,17 @@ def _read_dynamic(
 
 
 def _dynamic_entries(file: _File, layout: _Layout, segments: list[_Segment]) -> "Iterator[tuple[int, int]]":
-    for segment in segments:
-        if segment.kind == _PT_DYNAMIC:
-            if segment.size > _MAXIMUM_DYNAMIC:
-                raise ElfError(f"a dynamic section of {segment.size} bytes")
-            whole = segment.size - segment.size % layout.dynamic.size
-            for tag, value in layout.dynamic.iter_unpack(file.read(segment.offset, whole)):
-                if tag == _DT_NULL:
-                    return
-                yield tag, value
+    found = [segment for segment in segments if segment.kind == _PT_DYNAMIC]
+    if len(found) > 1:
+        raise ElfError(f"{len(found)} dynamic sections")
+    for segment in found:
+        if segment.size > _MAXIMUM_DYNAMIC:
+            raise ElfError(f"a dynamic section of {segment.size} bytes")
+        whole = segment.size - segment.size % layout.dynamic.size
+        for tag, value in layout.dynamic.iter_unpack(file.read(segment.offset, whole)):
+            if tag == _DT_NULL:
+                return
+            yield tag, value
 
 
 def _offset_of(segments: list[_Segment], address: int) -> int:
@@ -253,12 +257,19 @@ def _offset_of(segments: list[_Segment], address: int) -> int:
 
 
 def _read_abi(file: _File, layout: _Layout, segments: list[_Segment]) -> tuple[int, int, int, int] | None:
+    room, left = _MAXIMUM_NOTES, _MOST_NOTES
     for segment in segments:
         # The tag's note has 32 bytes; alignments other than 4 and 8 (gABI, "Note Section") are not notes we know.
         if segment.kind != _PT_NOTE or not 32 <= segment.size <= _MAXIMUM_NOTES or segment.align not in (0, 1, 2, 4, 8):
             continue
+        room -= segment.size
+        if room < 0:
+            return None
         notes = file.read(segment.offset, segment.size)
         for kind, name, description in _notes(layout, notes, max(segment.align, 4)):
+            left -= 1
+            if left < 0:
+                return None
             if kind == _NT_GNU_ABI_TAG and name == b"GNU\0" and len(description) == 16:
                 system, major, minor, patch = struct.unpack(layout.order + "4I", description)
                 return system, major, minor, patch

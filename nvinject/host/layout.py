@@ -14,6 +14,7 @@ from nvinject.linux.inroot import ignore_absence, open_in_root
 
 COMPAT_DIRECTORY = "/usr/local/cuda/compat"
 COMPAT_PREFIX = "libcuda.so."
+MOST_COMPAT_FILES = 1024  # of that prefix; real images have one or two
 
 # Machine as uname(2) names it: Debian's triplet, that of its 32-bit variant, and musl's name for it.
 _TRIPLETS = {
@@ -72,7 +73,7 @@ def _find_compat(root_fd: int, place: str) -> tuple[str, str, CompatNote | None]
         ignore_absence(error)
         return "", "", None
     try:
-        names = [name for name in os.listdir(directory) if name.startswith(COMPAT_PREFIX)]
+        names = [name for name in os.listdir(directory) if name.startswith(COMPAT_PREFIX)][:MOST_COMPAT_FILES]
         versions = [name.removeprefix(COMPAT_PREFIX) for name in names if _is_file(directory, name)]
         path = _path_below(root_fd, directory)
         newest = choose_version(tuple(versions))

@@ -44,7 +44,7 @@ CACHE_MODE = 0o644
 MAXIMUM_CACHE_SIZE = 64 << 20
 MAXIMUM_PATH_FILE_SIZE = 1 << 20
 MAXIMUM_OLD_DIRECTORIES = 2048  # in an image's cache; real ones have a dozen
-MAXIMUM_HEADERS = 1 << 16  # of unknown libraries; real images have a few thousand
+MAXIMUM_HEADERS = 1 << 15  # of unknown libraries; real images have a few thousand
 MUSL_DEFAULT_PATH = ("/lib", "/usr/local/lib", "/usr/lib")  # ldso/dynlink.c
 
 _GENERATOR = f"nvinject {__version__}"

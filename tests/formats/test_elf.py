@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import struct
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,43 @@ def test_reads_are_few_and_bounded() -> None:
 
 
 GOOD = build_elf(needed=("libc.so.6",), abi=(0, 3, 2, 0))
+
+
+def with_segments(*segments: tuple[int, int]) -> bytes:
+    """A file whose segments, as (type, size), all lie at 4096, in zeros."""
+    header = b"\x7fELF\x02\x01\x01".ljust(16, b"\0")
+    header += struct.pack("<HHIQQQIHHHHHH", 3, EM_X86_64, 1, 0, 64, 0, 0, 64, 56, len(segments), 0, 0, 0)
+    rows = (struct.pack("<IIQQQQQQ", kind, 4, 4096, 0, 0, size, size, 4) for kind, size in segments)
+    return b"".join((header, *rows)).ljust(4096 + (1 << 16), b"\0")
+
+
+NOTES, DYNAMIC = 4, 2
+
+
+def test_a_file_costs_little_however_many_notes_it_has() -> None:
+    """An image has it under thousands of names, and the notes of all segments may be the same bytes."""
+    data = with_segments(*[(NOTES, 1 << 15)] * 60)
+    read: list[int] = []
+
+    def read_at(offset: int, size: int) -> bytes:
+        read.append(size)
+        return data[offset : offset + size]
+
+    assert read_elf(read_at).abi is None
+    assert sum(read) < 1 << 17
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (with_segments((DYNAMIC, 64), (DYNAMIC, 64)), "2 dynamic sections"),
+        (with_segments(*[(NOTES, 32)] * 65), "65 program headers"),
+        (with_segments((DYNAMIC, 1 << 16)), "a dynamic section of 65536 bytes"),
+    ],
+)
+def test_what_no_linker_makes_is_refused(data: bytes, message: str) -> None:
+    with pytest.raises(ElfError, match=message):
+        read_elf(data)
 
 
 def changed(offset: int, new: bytes, data: bytes = GOOD) -> bytes:
