@@ -8,7 +8,7 @@ line names the runtimes; what is not plain goes to the interpreter. Its tables a
 
 from nvinject.cli.discovery import DEFAULT_PATH
 from nvinject.cli.ocicall import COMMANDS, GLOBAL_VALUES
-from nvinject.cli.standby import HOOK_INPUT
+from nvinject.cli.standby import HOOK_ANSWER, HOOK_INPUT
 from nvinject.configfile import DEFAULT_CONFIG
 from nvinject.core.policy import DEFAULT_RUNTIMES
 from nvinject.render.oci import HOOK_SCRIPT
@@ -126,10 +126,10 @@ if [ -p "$folder/call" ] && [ -p "$folder/answer" ] && read -r process rest </pr
   # Opened for both first: to open for reading alone would wait for a writer, and the stand-by may have gone. Once the
   # first is closed, the only writer left is the stand-by, and its end is the end of the file.
   exec 3<>"$folder/answer"
-  exec 4<"$folder/answer" 3>&-
+  exec @ANSWER@<"$folder/answer" 3>&-
   exec @INPUT@<&0 # where it stays while `read` has another standard input
   echo "$process" 1<>"$folder/call"
-  while read -r answer <&4; do
+  while read -r answer <&@ANSWER@; do
     case $answer in
       busy) busy=1 ;;
       *) exit "$answer" ;;
@@ -146,7 +146,8 @@ exec "${0%@SUFFIX@}" create-container "$folder"
 
 def format_hook() -> str:
     """Return the script of the createContainer hook, which stands beside the interpreter launcher."""
-    return _HOOK.replace("@MARK@", MARK).replace("@SUFFIX@", HOOK_SCRIPT).replace("@INPUT@", str(HOOK_INPUT))
+    script = _HOOK.replace("@MARK@", MARK).replace("@SUFFIX@", HOOK_SCRIPT)
+    return script.replace("@INPUT@", str(HOOK_INPUT)).replace("@ANSWER@", str(HOOK_ANSWER))
 
 
 def format_launcher(launcher: str) -> str:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from nvinject.render.planfile import HookPlan
 
 BUSY = b"busy\n"
+HOOK_ANSWER = 4  # the script's descriptor of the answer
 HOOK_INPUT = 9  # where the script keeps its standard input: a shell's `read` puts another one in its place meanwhile
 _SIGNALS = (1, 2, 3, 15)  # HUP, INT, QUIT, TERM, on every architecture
 _SIZE = 64  # bytes of a process id and a newline, with room
@@ -109,7 +110,7 @@ class Standby:
                 self._end_uncalled(journal)
             self._unlink()
             hook = os.pidfd_open(process)
-            _become(process)
+            _become(process, self._descriptors[0])
             os.write(self._descriptors[0], BUSY)
         except BaseException:  # noqa: BLE001 - whatever it is, the hook does the work without us, and tells what fails then
             if journal is not None:
@@ -212,11 +213,14 @@ def _leave_engine() -> None:
     os.close(null)
 
 
-def _become(process: int) -> None:
+def _become(process: int, answer: int) -> None:
     """Take the hook's standard input and error, its mount namespace and its working directory; raises OSError."""
     proc = os.open(f"/proc/{process}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    # A hook may be killed at any time, and another process have its number: only the hook waits for this answer.
+    if not os.path.samestat(os.stat(f"fd/{HOOK_ANSWER}", dir_fd=proc), os.fstat(answer)):
+        raise OSError(0, "the caller is not the hook", f"/proc/{process}")
     state = os.open(f"fd/{HOOK_INPUT}", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
-    messages = os.open("fd/2", os.O_WRONLY | os.O_CLOEXEC, dir_fd=proc)
+    messages = os.open("fd/2", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, dir_fd=proc)
     directory = os.open("cwd", _PATH | os.O_DIRECTORY, dir_fd=proc)
     namespace = namespaces.open_namespace(proc, "mnt")
     if namespaces.is_ours(namespace, "mnt"):

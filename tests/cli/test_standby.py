@@ -128,6 +128,34 @@ FAILURES = {
 }
 
 
+def test_another_process_of_the_hooks_number_is_not_taken_for_it(container: Container, tmp_path: Path) -> None:
+    """Its files, namespace and directory are not touched; the hook does its work itself."""
+    number = tmp_path / "number"
+    waits = f"exec 4</dev/null 9<{container.state}; echo $$ >{number}; exec sleep {SECONDS}"
+    runtime = textwrap.dedent(f"""\
+        unshare --mount sh -c '{waits}' &
+        while ! [ -s {number} ]; do sleep 0.05; done
+        cat {number} 1<>{container.folder}/call
+        while [ -p {container.folder}/call ]; do sleep 0.05; done
+        sleep 0.5
+        nsenter --mount --target $(cat {number}) cat {container.rootfs}/etc/params
+        kill $(cat {number})
+        unshare --mount sh -c 'mount --make-rprivate /; {container.hook} {container.folder} <{container.state} || exit
+        cat {container.rootfs}/etc/params'
+        """)
+    done = container.become(runtime, "started")
+    assert (done.returncode, done.stdout) == (0, "imagecovered")
+
+
+def test_what_a_file_for_messages_had_before_stays(container: Container) -> None:
+    """A hook's standard error may be a file: opened anew it begins at its start."""
+    container.write_plan(BindFile(reason="test", source="/no/such/file", target="/etc/params", flags=("ro",)))
+    messages = container.folder.parent / "messages"
+    messages.write_text("of others\n")
+    assert container.run("started", before=f"exec 2>>{messages}").returncode == 7
+    assert messages.read_text().startswith("of others\nnvinject: cannot apply ")
+
+
 @pytest.mark.parametrize(("operations", "named"), FAILURES.values(), ids=FAILURES.keys())
 def test_a_failure_is_the_hooks(
     container: Container, operations: tuple[BindFile | CreateSymlink, ...], named: str
