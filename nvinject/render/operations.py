@@ -361,12 +361,16 @@ def _is_link_to(parent_fd: int, name: str, target: str) -> bool:
 def _check_mount_point(target_fd: int, path: str, kind: int) -> None:
     try:
         check_kind(os.fstat(target_fd).st_mode, path, kind)
-        # A runtime still writes there: labels of security modules, limits (CVE-2019-19921).
-        if not _is_in_proc(path) and syscalls.fstatfs(target_fd) == PROC_SUPER_MAGIC:
-            raise ContainerError(f"{path} leads into procfs", "the image must not have a link to procfs there")
+        _refuse_procfs(target_fd, path)
     except ContainerError:
         os.close(target_fd)
         raise
+
+
+def _refuse_procfs(target_fd: int, path: str) -> None:
+    """Raise ContainerError for a file of procfs that a link leads to: a runtime still writes there (CVE-2019-19921)."""
+    if not _is_in_proc(path) and syscalls.fstatfs(target_fd) == PROC_SUPER_MAGIC:
+        raise ContainerError(f"{path} leads into procfs", "the image must not have a link to procfs there")
 
 
 def check_kind(present_mode: int, path: str, kind: int) -> None:
