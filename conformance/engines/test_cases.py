@@ -27,12 +27,14 @@ SHIM = (
     "images/read-only-root",
 )
 HOOK = ("devices/index",)
+SPEC = ("devices/index", "devices/unknown-index")
 RUNS = [
     ("podman", "nvinject-jit", SHIM),
     ("podman", "nvinject-hook", HOOK),
     ("docker", "nvinject-jit", SHIM),
     ("docker", "nvinject-hook", HOOK),
     ("containerd", "nvinject-jit", SHIM),
+    ("podman", "nvinject-cdi", SPEC),
 ]
 # A runtime that injects nothing: what is expected is seen to be missing.
 NOTHING = Implementation(

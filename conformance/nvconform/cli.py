@@ -52,7 +52,8 @@ COMMANDS = {
         "run cases",
         (
             "examples:\n  nvconform run -k devices/\n  nvconform run --lane rootless\n"
-            "  nvconform run --implementation ./mine.yaml --report report\n\n"
+            "  nvconform run --implementation ./mine.yaml --report report\n"
+            "  nvconform run --runtime podman --implementation nvinject-jit --profile core --lane root\n\n"
             "exit codes:\n  0  every MUST holds    1  one does not    2  usage, or a file is wrong\n"
         ),
     ),

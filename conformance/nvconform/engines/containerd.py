@@ -84,7 +84,8 @@ class Containerd(DaemonEngine):
     def command(self, rootfs: Path, options: Options, identities: Identities) -> list[str]:
         """Return the command line of `ctr run`; the cgroup of a container is named after ctr's namespace."""
         assert not identities
-        words = [*self.ctr, "run", "--rm", "--runc-binary", str(self.relay), *self.words(options)]
+        # A tree of cgroup v2 may have no controller for shares of CPU time, which ctr asks for otherwise.
+        words = [*self.ctr, "run", "--rm", "--cpu-shares=0", "--runc-binary", str(self.relay), *self.words(options)]
         return [*words, "--rootfs", str(rootfs), f"{self.group}-{next(self.numbers)}", *PROCESS]
 
 

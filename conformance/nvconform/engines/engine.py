@@ -307,7 +307,8 @@ def find(program: str) -> str | None:
 
 def remove_cgroups(name: str) -> None:
     """Remove what an engine leaves of its cgroups in all hierarchies; one that is in use cannot be removed."""
-    for parent in Path("/sys/fs/cgroup").glob(f"*/{name.strip('/')}"):
+    top, name = Path("/sys/fs/cgroup"), name.strip("/")
+    for parent in (top / name, *top.glob(f"*/{name}")):
         for folder, _, _ in os.walk(parent, topdown=False):
             with contextlib.suppress(OSError):
                 os.rmdir(folder)
