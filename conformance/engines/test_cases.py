@@ -34,6 +34,7 @@ RUNS = [
     ("docker", "nvinject-jit", SHIM),
     ("docker", "nvinject-hook", HOOK),
     ("containerd", "nvinject-jit", SHIM),
+    ("containerd", "nvinject-hook", HOOK),
     ("podman", "nvinject-cdi", SPEC),
 ]
 # A runtime that injects nothing: what is expected is seen to be missing.

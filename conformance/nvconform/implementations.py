@@ -5,7 +5,8 @@ for runtimes, devicespec.py for CDI). `{python}`, `{prefix}` (a directory of the
 `{stage}` (the hook's stage) and `{runtime}` (the low-level runtime) are filled in. `differences` says what a container
 sees otherwise than the cases expect, each with its reason: mounts at or below a path (`nodes`: those of device nodes;
 `writable`: those of the host's that are not read-only) look otherwise or are missing, in some lanes or some containers
-(`when`), with some runtimes. `skips` are cases that are not about such an injector, by id. `requires` are programs
+(`when`), with some runtimes. `skips` are cases that are not about such an injector, by id. `legacy` is, for a hook, a
+runtime that adds it, for engines that start none. `requires` are programs
 without which it cannot be judged. `features` is what it claims (all without the key). `deviations` are cases that it is
 known to fail by design, pattern of ids -> reason; `original` says that the cases' `differs` is about it. For CDI,
 `generate` writes a spec into `{specs}` by the settings in `{config}`, `command` applies it to `{bundle}`; `more` are
@@ -43,6 +44,7 @@ _SHAPE = record(
         "title": text,
         "install": list_of(text),
         "command": list_of(text),
+        "legacy": list_of(text),
         "generate": list_of(text),
         "hooks": mapping_of(text),
         "more": mapping_of(record({"mode": text, "kind": text}, ("mode", "kind"))),

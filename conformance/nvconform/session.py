@@ -5,7 +5,7 @@ here: starting a worker (workerprocess.py), running a case (worker.py), counting
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,8 @@ class Session:
         self.sets = sets
         self.runtime = runtime
         self.abilities = ENGINES[runtime].abilities() if runtime in ENGINES else None
+        if self.abilities is not None and not self.abilities.hooks and "legacy" in implementation.document:
+            self.abilities = replace(self.abilities, hooks=("prestart",))
         self.cgroup = cgroup
         self.workers: dict[tuple[str, str], WorkerProcess | Exception] = {}
         self.guest = guest or Guest()

@@ -200,6 +200,20 @@ def test_a_case_that_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not session.workers
 
 
+def test_a_runtime_adds_the_hook_for_engines_that_start_none() -> None:
+    """Where the adapter names such a runtime (`legacy`), the hook is asked for at the one stage that it knows."""
+    whole = Session(implementations.load("nvinject-hook"), {}, "containerd").abilities
+    assert whole is not None
+    assert whole.hooks == ("prestart",)
+    assert unexpressed(case(stage="createRuntime"), "root", "hook", whole)
+    bare = Session(implementations.load("nvidia-hook"), {}, "containerd").abilities
+    assert bare is not None
+    assert (
+        unexpressed(case(), "root", "hook", bare)
+        == "containerd cannot be asked for container.stage: it starts no hooks"
+    )
+
+
 # what the engine calls its runtime with, its command, what an option holds
 CALLS = [
     (["--root", "/create", "--log", "/l", "create", "--bundle", "/b", "x"], "create", "/b"),

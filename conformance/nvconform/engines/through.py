@@ -10,9 +10,10 @@ what the real one has more is the injector's. Its environment is that of config.
 
 import shlex
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
-from nvconform import judge, observe
+from nvconform import bundle, judge, observe
 from nvconform.attempt import Attempt
 from nvconform.case import Refused
 from nvconform.devicespec import Described, SpecAttempt
@@ -22,6 +23,7 @@ from nvconform.expect import Expander
 from nvconform.runtimes import Created
 from nvconform.setup import HOOK_SECONDS
 from nvconform.shim import Beside, RuntimeAttempt, Snapshot
+from nvconform.stage import ENGINE_PATH, overlay
 
 
 class EngineError(Exception):
@@ -67,20 +69,23 @@ class ThroughEngine(Attempt):
         stage, kind = self.stage, self.setup.kind
         if kind == "hook":
             self._write_hook()
-        injector = self.setup.command(self.case.container.stage) if kind == "runtime" else [self.engine.program]
-        environment = stage.environment() if kind == "runtime" else {}
-        self.engine.expect(injector, environment, stage.bundle / "message", self._keep_rootfs)
+        command, environment = self._behind_engine()
+        self.engine.expect(command, environment, stage.bundle / "message", self._keep_rootfs)
         return self.engine.begin(
             stage.bundle, stage.image, translate(self.case, kind, devices), stage.identities() or ()
         )
+
+    def _behind_engine(self) -> tuple[list[str], dict[str, str]]:
+        """Return what the engine has for a runtime, and variables beside the engine's own."""
+        return [self.engine.program], {}
 
     def _adopt(self, call: Call) -> None:
         self.stage.adopt(call.identifier, call.rootfs, tuple(call.config["process"].get("env", ())))
 
     def _look_without(self, call: Call) -> None:
         plain, directory = self.engine.plain, self.stage.directory / "before"
-        bundle, identifier = self.engine.without(call, directory)
-        created = plain.create(identifier, bundle)
+        directory, identifier = self.engine.without(call, directory)
+        created = plain.create(identifier, directory)
         try:
             if created.code != 0 or not created.pid:
                 raise EngineError(f"runc refuses the container of {self.engine.name}: {created.log[-300:]}")
@@ -141,6 +146,9 @@ class ThroughEngine(Attempt):
 class RuntimeThroughEngine(ThroughEngine, RuntimeAttempt):
     """An injector that is the engine's runtime."""
 
+    def _behind_engine(self) -> tuple[list[str], dict[str, str]]:
+        return self.setup.command(self.case.container.stage), self.stage.environment()
+
     def _run_create(self) -> Created:
         created = self._go_on()
         if self.called is not None:
@@ -152,10 +160,28 @@ class RuntimeThroughEngine(ThroughEngine, RuntimeAttempt):
 
 
 class HookThroughEngine(ThroughEngine):
-    """An injector that is a hook, which the engine adds to its containers."""
+    """An injector that is a hook, which the engine adds to its containers, or a runtime of its own kind does."""
+
+    @property
+    def _is_added_by_runtime(self) -> bool:
+        return not self.engine.abilities().hooks
 
     def _rehearse(self) -> None:
         self._rehearse_container()
+
+    def _behind_engine(self) -> tuple[list[str], dict[str, str]]:
+        if not self._is_added_by_runtime:
+            return super()._behind_engine()
+        settings = {
+            "nvidia-container-runtime": {"runtimes": [self.engine.program]},
+            "nvidia-container-runtime-hook": {"path": self.engine.surroundings.hook},
+        }
+        # The node's configuration is one file for both; one that cannot be read is the hook's matter.
+        config = self.case.config if isinstance(self.case.config, Mapping) else {}
+        path = self.stage.directory / "legacy.toml"
+        path.write_text(bundle.to_toml(overlay(config, settings)))
+        variable = str(self.setup.implementation["config-variable"])
+        return self.setup.words("legacy"), {"PATH": ENGINE_PATH, variable: str(path)}
 
     def _create(self) -> None:
         if not self.skipped:
@@ -163,6 +189,13 @@ class HookThroughEngine(ThroughEngine):
 
     def _run_create(self) -> Created:
         return self._go_on()
+
+    def _explain_no_hook(self, created: Created) -> None:
+        """Such a runtime adds no hook where nothing is asked for, or refuses by itself what the hook would refuse."""
+        if self._is_added_by_runtime and self.called is not None and (created.code == 0 or self.called.message):
+            self.code, self.message = self.called.code, self.called.message
+        else:
+            super()._explain_no_hook(created)
 
 
 class DescribedByEngine(Described):
