@@ -75,9 +75,7 @@ API nvmlDeviceGetAddressingMode(const struct handle *device, struct addressing_m
 
 API nvmlDeviceOnSameBoard(const struct handle *one, const struct handle *two, i32 *answer) {
     u32 first, second;
-    int status = enter_gpu(one, &first);
-    if (status == SUCCESS)
-        status = enter_gpu(two, &second);
+    int status = enter_gpus(one, two, &first, &second);
     if (status != SUCCESS)
         return status;
     if (!answer)
@@ -252,15 +250,18 @@ static int answer_list(const char *text, u32 *count, u32 *out) {
     return SUCCESS;
 }
 
+static int enter_clocks(const struct handle *device, const u32 *count, u32 *gpu, u32 *rows) {
+    int status = enter_gpu(device, gpu);
+    if (status == SUCCESS)
+        status = answer_u32(device, "supported_clocks.memory_clocks", rows);
+    return status == SUCCESS && !count ? INVALID_ARGUMENT : status;
+}
+
 API nvmlDeviceGetSupportedMemoryClocks(const struct handle *device, u32 *count, u32 *megahertz) {
     u32 gpu, rows;
-    int status = enter_gpu(device, &gpu);
-    if (status == SUCCESS)
-        status = answer_u32(device, "supported_clocks.memory_clocks", &rows);
+    int status = enter_clocks(device, count, &gpu, &rows);
     if (status != SUCCESS)
         return status;
-    if (!count)
-        return INVALID_ARGUMENT;
     u32 room = *count;
     *count = rows;
     if (rows > room || !megahertz)
@@ -272,13 +273,9 @@ API nvmlDeviceGetSupportedMemoryClocks(const struct handle *device, u32 *count, 
 
 API nvmlDeviceGetSupportedGraphicsClocks(const struct handle *device, u32 memory, u32 *count, u32 *megahertz) {
     u32 gpu, rows;
-    int status = enter_gpu(device, &gpu);
-    if (status == SUCCESS)
-        status = answer_u32(device, "supported_clocks.memory_clocks", &rows);
+    int status = enter_clocks(device, count, &gpu, &rows);
     if (status != SUCCESS)
         return status;
-    if (!count)
-        return INVALID_ARGUMENT;
     for (u32 row = 0; row < rows; row++)
         if (number_or(item_fact(gpu, "supported_clocks.memory_clocks", row, "freq_mhz"), 0) == memory) {
             const char *list = item_fact(gpu, "supported_clocks.memory_clocks", row, "graphics_clocks");

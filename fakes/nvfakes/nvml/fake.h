@@ -68,6 +68,7 @@ void clear(void *memory, size_t size);
 int enter(void);
 int enter_device(const struct handle *device, u32 *gpu);
 int enter_gpu(const struct handle *device, u32 *gpu);
+int enter_gpus(const struct handle *one, const struct handle *two, u32 *first, u32 *second);
 int valid_handle(const struct handle *handle, u32 kind);
 u32 visible_count(void);
 int visible_index(u32 gpu, u32 *index);

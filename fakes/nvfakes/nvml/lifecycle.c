@@ -163,6 +163,11 @@ int enter_gpu(const struct handle *device, u32 *gpu) {
     return status == SUCCESS && device->kind == KIND_MIG ? NOT_SUPPORTED : status;
 }
 
+int enter_gpus(const struct handle *one, const struct handle *two, u32 *first, u32 *second) {
+    int status = enter_gpu(one, first);
+    return status == SUCCESS ? enter_gpu(two, second) : status;
+}
+
 u32 visible_count(void) { return __atomic_load_n(&count_of_visible, __ATOMIC_ACQUIRE); }
 
 int visible_index(u32 gpu, u32 *index) {

@@ -218,9 +218,7 @@ u32 connection_level(u32 one, u32 two) {
 
 API nvmlDeviceGetTopologyCommonAncestor(const struct handle *one, const struct handle *two, u32 *level) {
     u32 first, second;
-    int status = enter_gpu(one, &first);
-    if (status == SUCCESS)
-        status = enter_gpu(two, &second);
+    int status = enter_gpus(one, two, &first, &second);
     if (status != SUCCESS)
         return status;
     if (!level)
@@ -250,9 +248,7 @@ API nvmlDeviceGetTopologyNearestGpus(const struct handle *device, u32 level, u32
 
 API nvmlDeviceGetP2PStatus(const struct handle *one, const struct handle *two, u32 kind, u32 *answer) {
     u32 first, second;
-    int status = enter_gpu(one, &first);
-    if (status == SUCCESS)
-        status = enter_gpu(two, &second);
+    int status = enter_gpus(one, two, &first, &second);
     if (status != SUCCESS)
         return status;
     if (!answer || kind > 5)

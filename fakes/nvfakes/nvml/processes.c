@@ -54,18 +54,24 @@ static u32 find(const struct handle *device, char kind, u32 room, u32 *items) {
 
 enum { MOST = 256 };
 
-static int list(const struct handle *device, char kind, u32 *count, void *out, u32 stride) {
-    u32 gpu, items[MOST];
-    int status = enter_device(device, &gpu);
+/* Finds the processes of a kind and tells their number; an error where the caller has no room for them. */
+static int find_listed(const struct handle *device, char kind, u32 *count, const void *out, u32 *gpu, u32 *items) {
+    int status = enter_device(device, gpu);
     if (status != SUCCESS)
         return status;
     if (!count || (*count && !out))
         return INVALID_ARGUMENT;
-    u32 found = find(device, kind, MOST, items), room = *count;
-    *count = found;
-    if (found > room)
-        return INSUFFICIENT_SIZE;
-    for (u32 place = 0; place < found; place++) {
+    u32 room = *count;
+    *count = find(device, kind, MOST, items);
+    return *count > room ? INSUFFICIENT_SIZE : SUCCESS;
+}
+
+static int list(const struct handle *device, char kind, u32 *count, void *out, u32 stride) {
+    u32 gpu, items[MOST];
+    int status = find_listed(device, kind, count, out, &gpu, items);
+    if (status != SUCCESS)
+        return status;
+    for (u32 place = 0; place < *count; place++) {
         struct process process;
         fill(gpu, items[place], &process);
         char *target = (char *)out + (size_t)place * stride;
@@ -103,17 +109,11 @@ struct named_process {
 
 int list_named(const struct handle *device, char kind, u32 *count, void *out) {
     u32 gpu, items[MOST];
-    int status = enter_device(device, &gpu);
+    int status = find_listed(device, kind, count, out, &gpu, items);
     if (status != SUCCESS)
         return status;
-    if (!count || (*count && !out))
-        return INVALID_ARGUMENT;
-    u32 found = find(device, kind, MOST, items), room = *count;
-    *count = found;
-    if (found > room)
-        return INSUFFICIENT_SIZE;
     struct named_process *entries = out;
-    for (u32 place = 0; place < found; place++) {
+    for (u32 place = 0; place < *count; place++) {
         struct process process;
         fill(gpu, items[place], &process);
         const char *name = process_text(gpu, items[place], "name");
