@@ -225,7 +225,7 @@ class _Reader:
             libraries=self._libraries(),
             nodes={key: _device_number(place) for key, place in self._paths("nodes")},
             adapters=tuple(_adapter(place) for place in self._list("adapters")),
-            programs=tuple(place.text() for place in self._list("programs")),
+            programs=tuple(_whole(place.text(), place) for place in self._list("programs")),
             lib32=self._flag("lib32", default=False),
             drm=self._flag("drm", default=True),
             deviation=self._deviation(),
@@ -235,8 +235,8 @@ class _Reader:
     def _libraries(self) -> tuple[tuple[str, str], ...]:
         """Return path and SONAME ("" where only paths are listed) of libraries that no driver package brings."""
         if "libraries" in self.keys and self.keys["libraries"].is_mapping():
-            return tuple((path, place.text()) for path, place in self._map("libraries"))
-        return tuple((place.text(), "") for place in self._list("libraries"))
+            return tuple((path, place.text()) for path, place in self._paths("libraries"))
+        return tuple((_whole(place.text(), place), "") for place in self._list("libraries"))
 
     def _list(self, key: str) -> list[_Place]:
         return self.keys[key].sequence() if key in self.keys else []
@@ -245,11 +245,7 @@ class _Reader:
         return list(self.keys[key].mapping(allowed).items()) if key in self.keys else []
 
     def _paths(self, key: str) -> list[tuple[str, _Place]]:
-        places = self._map(key)
-        for path, place in places:
-            if not is_whole_path(path):
-                raise place.error("must be a whole path, without . and ..")
-        return places
+        return [(_whole(path, place), place) for path, place in self._map(key)]
 
     def _flag(self, key: str, *, default: bool) -> bool:
         return self.keys[key].flag() if key in self.keys else default
@@ -434,6 +430,12 @@ def _adapter(place: _Place) -> Adapter:
         keys["wddm"].number(1000, 9999) if "wddm" in keys else Adapter("").wddm,
         compute_only="compute_only" in keys and keys["compute_only"].flag(),
     )
+
+
+def _whole(path: str, place: _Place) -> str:
+    if not is_whole_path(path):
+        raise place.error("must be a whole path, without . and ..")
+    return path
 
 
 def _device_number(place: _Place) -> tuple[int, int]:
