@@ -9,7 +9,7 @@ newer spec never stops a container.
 import os
 import sys
 
-from nvinject.errors import ContainerError, InputError, NvinjectError, UsageError
+from nvinject.errors import ContainerError, InputError, NvinjectError, UsageError, printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ def run(name: str, options: "dict[str, list[str]]", *, debug: bool) -> None:
 
 def tell(message: str) -> None:
     """Write one step to standard error."""
-    sys.stderr.write(f"nvinject: {message}\n")
+    sys.stderr.write(f"nvinject: {printable(message)}\n")
 
 
 def ignore(_: str) -> None:
@@ -232,7 +232,7 @@ def ignore(_: str) -> None:
 def warn(message: str) -> None:
     """Write a warning to standard error."""
     if not is_quiet():
-        sys.stderr.write(f"nvinject: warning: {message}\n")
+        sys.stderr.write(f"nvinject: warning: {printable(message)}\n")
 
 
 def read_state(source: str) -> bytes:

@@ -6,6 +6,7 @@ Belongs here: writing lines. Does not belong here: what is told.
 import sys
 
 from nvinject import leanos as os
+from nvinject.errors import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,11 +47,11 @@ class Log:
         return self._echo or self._descriptor >= 0
 
     def write(self, message: str) -> None:
-        """Write one step."""
+        """Write one step, in one line whatever names of a container's own choosing are in it."""
         if self._echo:
-            sys.stderr.write(f"nvinject: {message}\n")
+            sys.stderr.write(f"nvinject: {printable(message)}\n")
         if self._descriptor >= 0:
-            line = f"{_time_stamp()} nvinject[{os.getpid()}]: {message}\n"
+            line = f"{_time_stamp()} nvinject[{os.getpid()}]: {printable(message)}\n"
             try:
                 os.write(self._descriptor, line.encode(errors="surrogateescape"))
             except OSError as error:
@@ -62,7 +63,7 @@ class Log:
         """Write one step that the operator should know of even without a log."""
         self.write(f"warning: {message}")
         if not self._echo:
-            sys.stderr.write(f"nvinject: warning: {message}\n")
+            sys.stderr.write(f"nvinject: warning: {printable(message)}\n")
 
 
 def _time_stamp() -> str:
