@@ -131,8 +131,8 @@ MUTATIONS = (
     Mutation(
         "capabilities beyond the operator's limit are granted",
         "core/request.py",
-        "    refused = [token for token in dict.fromkeys(tokens) if token not in supported]\n",
-        "    refused: list[str] = []\n",
+        "    refused = tuple(token for token in dict.fromkeys(tokens) if token not in supported)\n",
+        "    refused: tuple[str, ...] = ()\n",
         ("capabilities/not-supported-here", "capabilities/unknown"),
     ),
     Mutation(
@@ -152,8 +152,8 @@ MUTATIONS = (
     Mutation(
         "reading does not stay in the root",
         "linux/inroot.py",
-        "RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS)",
-        "RESOLVE_NO_MAGICLINKS)",
+        "_RESOLVE = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS\n",
+        "_RESOLVE = RESOLVE_NO_MAGICLINKS\n",
         ("hostile/etc-link", "devices/all"),
     ),
     Mutation(
@@ -162,6 +162,20 @@ MUTATIONS = (
         "inroot.open_parent(root_fd, path, DIRECTORY_MODE)",
         "inroot.open_parent(root_fd, path, DIRECTORY_MODE, follow_last=True)",
         ("hostile/loader-cache-link", "attacks/loader-cache-link-to-directory"),
+    ),
+    Mutation(
+        "what a link of the image says on another mount is copied",
+        "render/loadercache.py",
+        "read_own(root_fd, operation.musl_path_file",
+        "read_regular(root_fd, operation.musl_path_file",
+        ("attacks/musl-path-file-link-to-volume",),
+    ),
+    Mutation(
+        "a link of the image leads mounts into procfs",
+        "render/operations.py",
+        "        _refuse_procfs(target_fd, path)\n",
+        "",
+        ("attacks/program-link-to-procfs",),
     ),
     Mutation(
         "a failure is not undone",
