@@ -124,6 +124,33 @@ def test_a_directory_that_is_named_relatively_can_be_made(tmp_path: Path) -> Non
     assert not file.exists()
 
 
+WRITING = [
+    ("nvinject manual --output DIR", "cannot write DIR/man1/nvinject.1: No space left on device"),
+    ("nvinject install --prefix DIR", "cannot write DIR/.*: No space left on device"),
+    ("nvinject config create-default --documented --output DIR/x", "cannot change DIR/x: No space left on device"),
+    ("nvinject runtime configure --config DIR/x --state-dir DIR/s", "cannot keep .* DIR/s/.*: No space left on device"),
+    ("nvfakes tree two-h100 DIR/tree", "No space left on device"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), WRITING)
+def test_a_full_disk_is_one_line_and_no_half_written_file(words: str, message: str, tmp_path: Path) -> None:
+    """What could not be written whole is not there, under no name; a tree of a machine is files that fitted."""
+    if os.geteuid() != 0:
+        pytest.skip("a small file system takes root")
+    mount = f"mount -t tmpfs -o size=4k none {tmp_path}; head -c 4096 /dev/zero > {tmp_path}/full 2>/dev/null; "
+    after = f"; code=$?; find {tmp_path} -type f ! -name full ! -path '*/tree/*' -printf 'left %p\\n'; exit $code"
+    script = f"{mount}{shlex.quote(sys.executable)} -B -m {words.replace('DIR', str(tmp_path))}{after}"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        ["unshare", "--mount", "bash", "-c", script],
+        capture_output=True, text=True, check=False, timeout=SHORT, env=environment,
+    )  # fmt: skip
+    assert done.returncode in {1, 2, 6}
+    assert re.search(message.replace("DIR", str(tmp_path)), done.stderr), done.stderr
+    assert "left " not in done.stdout
+
+
 def test_what_the_locale_cannot_write_is_escaped() -> None:
     """A listing never ends at a name of other letters."""
     done = run("nvinject check --cuda 12.2 --brand $'Gr\\xfc\\xdf' 'brand=x' 2>&1", PYTHONIOENCODING="ascii:strict")

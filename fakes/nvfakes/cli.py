@@ -103,7 +103,7 @@ def _complain(message: str, status: int) -> int:
 def _tell_write_error(error: OSError) -> int:
     """Give up standard output, which Python would flush once more at its end; a closed pipe is nobody's mistake."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 1 if error.errno == errno.EPIPE else _complain(f"cannot write to standard output: {error.strerror}", 1)
+    return 1 if error.errno == errno.EPIPE else _complain(f"cannot write: {error.strerror}", 1)
 
 
 def _replace_closed_streams() -> None:

@@ -10,7 +10,7 @@ import os
 import sys
 
 from nvinject.bundle import bundle_path, write_bundle
-from nvinject.cli.manifest import missing_directories, record_installation
+from nvinject.cli.manifest import missing_directories, record_installation, replace_file
 from nvinject.cli.shimlauncher import MARK, format_hook, format_launcher
 from nvinject.cli.steps import print_steps
 from nvinject.configfile import DEFAULT_CONFIG
@@ -211,15 +211,9 @@ def find_directories() -> "list[str]":
 
 def write(path: str, text: str, mode: int = 0o755) -> None:
     """Write a file under a temporary name, then put it in place in one step."""
-    directory = os.path.dirname(path)
-    temporary = f"{path}.{os.getpid()}"
     try:
-        os.makedirs(directory, exist_ok=True)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text)
-        os.chmod(temporary, mode)  # whatever the umask: everybody may run a program and read a configuration
-        os.rename(temporary, path)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        replace_file(path, text, mode)  # everybody may run a program and read a configuration
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}", "choose another --prefix or run as root") from error
 

@@ -93,11 +93,22 @@ def record_installation(prefix: str, paths: "list[str]", directories: tuple[str,
     folder = os.path.dirname(before.path)
     made = (*before.directories, *directories, *missing_directories(folder))
     document = {"files": files, "directories": list(dict.fromkeys(made))}
-    temporary = f"{before.path}.{os.getpid()}"
     try:
         os.makedirs(folder, exist_ok=True)
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(json.dumps(document, indent=2) + "\n")
-        os.rename(temporary, before.path)
+        replace_file(before.path, json.dumps(document, indent=2) + "\n")
     except OSError as error:
         raise UsageError(f"cannot write {before.path}: {error.strerror}", "choose another --prefix") from error
+
+
+def replace_file(path: str, text: str, mode: int = 0o644) -> None:
+    """Write a file in one step, with this mode whatever the umask; raises OSError with nothing left behind."""
+    temporary = f"{path}.{os.getpid()}"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(temporary, mode)
+        os.rename(temporary, path)
+    except OSError:
+        os.unlink(temporary)
+        raise

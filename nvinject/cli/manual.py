@@ -8,6 +8,7 @@ import os
 import sys
 
 from nvinject import __version__
+from nvinject.cli.manifest import replace_file
 from nvinject.errors import UsageError
 from nvinject.render.manual import Definitions, Literal, Page, Part, Section, Text, format_page
 
@@ -73,8 +74,7 @@ def write_all(files: "dict[str, str]", directory: str, *, dry_run: bool) -> int:
             continue
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(text)
+            replace_file(path, text)
         except OSError as error:
             raise UsageError(f"cannot write {path}: {error.strerror}", "name another --output") from error
     sys.stdout.write("dry run: nothing was written\n" if dry_run else "")

@@ -128,11 +128,16 @@ def save_history(history: History) -> None:
         }
         temporary = f"{history.path}.{os.getpid()}.new"
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(temporary, flags, _RECORD_MODE), "w") as file:
-            file.write(json.dumps(values, indent=2) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(temporary, history.path)
+        descriptor = os.open(temporary, flags, _RECORD_MODE)
+        try:
+            with os.fdopen(descriptor, "w") as file:
+                file.write(json.dumps(values, indent=2) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            os.rename(temporary, history.path)
+        except OSError:
+            os.unlink(temporary)
+            raise
     except OSError as error:
         raise HostError(
             f"cannot keep the way back in {history.path}: {error.strerror}", "name a directory with --state-dir"
