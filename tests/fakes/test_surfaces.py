@@ -75,7 +75,7 @@ BREAKS = (
     (("remove", "/sys/bus/pci/devices/0000:18:00.0"), "sysfs"),
     (("break", "/sys/bus/pci/devices/0000:18:00.0/class"), "sysfs"),
     (("remove", "/sys/module/nvidia_uvm"), "sysfs"),
-    (("remove", "'*/libnvidia-cfg.so.5*'"), "files"),
+    (("remove", "'/usr/lib/*/libnvidia-cfg.so.5*'"), "files"),
     (("remove", "/usr/lib/firmware/nvidia"), "files"),
     (("health", "1", "lost"), "nvml"),
 )
