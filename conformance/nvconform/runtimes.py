@@ -10,9 +10,11 @@ import select
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 CREATE_SECONDS = 40.0
 STEP_SECONDS = 20.0
@@ -78,10 +80,10 @@ class Runtime:
         log = bundle / "runtime.log"
         pid_file = bundle / "pid"
         words = ["--log", str(log), "create", "--bundle", str(bundle), "--pid-file", str(pid_file)]
-        with (bundle / "output").open("wb") as output:
+        with (bundle / "output").open("wb") as output, empty_input() as nothing:
             process = subprocess.Popen(
                 [self.program, *self.options, *words, identifier],
-                stdin=subprocess.DEVNULL,
+                stdin=nothing,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
@@ -118,6 +120,15 @@ class Runtime:
             start_new_session=True,
         )
         return wait_or_kill(process, STEP_SECONDS)
+
+
+def empty_input() -> IO[bytes]:
+    """Return an input that is at its end and is not /dev/null.
+
+    crun gives the standard streams of a container with a user namespace to the container's user: the host's own
+    /dev/null would be among them.
+    """
+    return tempfile.TemporaryFile()
 
 
 def wait_or_kill(process: subprocess.Popen[bytes], seconds: float) -> int | None:

@@ -17,7 +17,7 @@ from nvconform.attempt import LOADER_CACHE, Attempt, reap
 from nvconform.case import Case, Injected
 from nvconform.expect import Expander
 from nvconform.inside import Inside
-from nvconform.runtimes import CREATE_SECONDS, STEP_SECONDS, Created, wait_or_kill
+from nvconform.runtimes import CREATE_SECONDS, STEP_SECONDS, Created, empty_input, wait_or_kill
 from nvconform.setup import Setup
 from nvconform.stage import Stage
 
@@ -143,10 +143,11 @@ class RuntimeAttempt(Attempt):
         stage = self.stage
         log, pid_file, message = (stage.bundle / name for name in ("runtime.log", "pid", "message"))
         words = ["--log", str(log), "create", "--bundle", str(stage.bundle), "--pid-file", str(pid_file)]
-        with (stage.bundle / "output").open("wb") as output, message.open("wb") as errors:
+        output_file = stage.bundle / "output"
+        with output_file.open("wb") as output, message.open("wb") as errors, empty_input() as nothing:
             process = subprocess.Popen(
                 [*self._command(), *words, stage.identifier],
-                stdin=subprocess.DEVNULL,
+                stdin=nothing,
                 stdout=output,
                 stderr=errors,
                 env=stage.environment(),
