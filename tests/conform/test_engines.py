@@ -15,15 +15,15 @@ from nvconform import implementations
 from nvconform.case import Call, Case, Container, Expectation, Filesystem
 from nvconform.engines import docker, podman, relay
 from nvconform.engines.containerd import Containerd
-from nvconform.engines.daemon import major
 from nvconform.engines.docker import Docker
-from nvconform.engines.engine import Engine
+from nvconform.engines.engine import Engine, major
 from nvconform.engines.options import Abilities, Bind, Options, translate, unexpressed
 from nvconform.engines.podman import Podman
 from nvconform.engines.registry import ENGINES, RUNTIMES
 from nvconform.session import Session
 
 WHOLE = Abilities("engine", hooks=("prestart",), identities=True)
+IMPORTS = Abilities("engine", own=("/etc",), covers=("/run",), imports=True)
 BARE = Abilities("engine", annotations="it has none", cdi="it reads none")
 NULL = {"source": "/dev/null", "destination": "/var/run/nvidia-container-devices/0"}
 
@@ -49,6 +49,17 @@ OBJECTIONS = [
     (case(spec={"annotations": {"a": "b"}}), "root", "runtime", BARE, "container.spec: it has none"),
     (case(spec={"annotations": {}, "mounts": []}), "root", "runtime", WHOLE, "container.spec: mounts of config.json"),
     (case(filesystem=Filesystem()), "root", "runtime", WHOLE, "container.filesystem: "),
+    (case(links={"/etc": "elsewhere"}), "root", "runtime", WHOLE, ""),
+    (case(links={"/etc": "e"}), "root", "runtime", IMPORTS, "container.links: it has files of its own in /etc"),
+    (
+        case(links={"/run/s": "e"}),
+        "root",
+        "runtime",
+        IMPORTS,
+        "container.links: it mounts a file system of its own at /run",
+    ),
+    (case(files={"/f": {"megabytes": 9}}), "root", "runtime", WHOLE, ""),
+    (case(files={"/f": {"megabytes": 9}}), "root", "runtime", IMPORTS, "container.files: the hole in /f"),
     (case(closed=True), "root", "runtime", WHOLE, "container.closed: "),
     (replace(case(), call=Call()), "root", "hook", WHOLE, "call: "),
     (case(), "rootless", "runtime", WHOLE, "lane: it is run as root"),

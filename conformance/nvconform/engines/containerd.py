@@ -46,7 +46,7 @@ class Containerd(DaemonEngine):
     @classmethod
     def abilities(cls) -> Abilities:
         """Return what ctr can do."""
-        return Abilities(cls.name, cdi="ctr gives containers devices by path alone")
+        return Abilities(cls.name, covers=("/run",), cdi="ctr gives containers devices by path alone")
 
     def __init__(self, surroundings: Surroundings) -> None:
         """Write the settings."""

@@ -83,12 +83,3 @@ class DaemonEngine(Engine):
     def processes(self) -> set[int]:
         """Return the daemon's process."""
         return {self.daemon.pid} if self.daemon is not None else set()
-
-
-def major(version: str) -> int:
-    """Return the first number of a text such as `Docker version 20.10.24+dfsg1, build 5d6db84`, 0 without one."""
-    for word in version.split():
-        number = word.lstrip("v").partition(".")[0]
-        if number.isdigit():
-            return int(number)
-    return 0

@@ -9,7 +9,6 @@ GPUs leaves the container's environment as it is.
 """
 
 import contextlib
-import functools
 import hashlib
 import io
 import json
@@ -21,8 +20,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nvconform.bundle import Identities
-from nvconform.engines.daemon import DaemonEngine, DaemonError, major
-from nvconform.engines.engine import PROCESS, Surroundings, find
+from nvconform.engines.daemon import DaemonEngine, DaemonError
+from nvconform.engines.engine import PROCESS, Surroundings, find, major, version_of
 from nvconform.engines.options import Abilities, Options
 
 HOOK_NAME = "nvidia-container-runtime-hook"
@@ -52,16 +51,6 @@ def answers(path: Path, seconds: float) -> bool:
     return False
 
 
-@functools.cache
-def version() -> str:
-    """Return what dockerd says of its version, "" where there is none."""
-    program = find("dockerd")
-    if program is None:
-        return ""
-    done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=20, check=False)
-    return done.stdout.strip()
-
-
 class Docker(DaemonEngine):
     """`docker run` of an imported image."""
 
@@ -73,13 +62,15 @@ class Docker(DaemonEngine):
     @classmethod
     def abilities(cls) -> Abilities:
         """Return what the installed docker can do."""
-        found = major(version())
+        found = major(version_of("dockerd"))
         return Abilities(
             cls.name,
             annotations=""
             if found >= FIRST_WITH_ANNOTATIONS
             else f"it knows annotations from {FIRST_WITH_ANNOTATIONS} on",
             hooks=("prestart",),
+            own=("/etc", "/proc", "/sys", "/dev"),
+            imports=True,
             cdi="" if found >= FIRST_WITH_DEVICES else f"it reads CDI specs from {FIRST_WITH_DEVICES} on",
         )
 

@@ -8,6 +8,7 @@ that call go on, `start` lets the container's process run, `delete` waits for th
 """
 
 import contextlib
+import functools
 import json
 import os
 import select
@@ -230,7 +231,10 @@ class Engine(Runtime):
         """Wait until the engine has removed the container; one that was not started is refused."""
         self._drop()
         process, self.process = self.process, None
-        return wait_or_kill(process, STEP_SECONDS) if process is not None else 0
+        if process is None:
+            return 0
+        self._refuse_until_end(process)
+        return wait_or_kill(process, 0)
 
     def said(self) -> str:
         """Return what the engine showed to its user."""
@@ -254,6 +258,20 @@ class Engine(Runtime):
         return directory, f"{call.identifier[:40]}-before"
 
     # -- the relay's side
+
+    def _refuse_until_end(self, process: "subprocess.Popen[bytes]") -> None:
+        """Wait for the engine; calls that it still makes are of a container that nobody looks at any more."""
+        deadline = time.monotonic() + STEP_SECONDS
+        descriptor = os.pidfd_open(process.pid)
+        try:
+            while (left := deadline - time.monotonic()) > 0:
+                ready, _, _ = select.select([self.listener.fileno(), descriptor], [], [], left)
+                if descriptor in ready:
+                    break
+                if ready:
+                    self.listener.accept()[0].close()
+        finally:
+            os.close(descriptor)
 
     def _accept(self) -> dict[str, Any] | None:
         """Return the next call of the relay, None where the engine ends before."""
@@ -303,6 +321,25 @@ def search_path() -> str:
 def find(program: str) -> str | None:
     """Return the path of a program, None where it is not installed."""
     return shutil.which(program, path=search_path())
+
+
+@functools.cache
+def version_of(program: str) -> str:
+    """Return what a program says of its version, "" where it is not installed."""
+    path = find(program)
+    if path is None:
+        return ""
+    done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20, check=False)
+    return done.stdout.strip()
+
+
+def major(version: str) -> int:
+    """Return the first number of a text such as `Docker version 20.10.24+dfsg1, build 5d6db84`, 0 without one."""
+    for word in version.split():
+        number = word.lstrip("v").partition(".")[0]
+        if number.isdigit():
+            return int(number)
+    return 0
 
 
 def remove_cgroups(name: str) -> None:

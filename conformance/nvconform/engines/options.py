@@ -24,13 +24,18 @@ class Abilities:
     """What one engine can do, of that in which they differ.
 
     `hooks` are the stages at which it starts a hook for a container; `identities` says whether one container can have a
-    user namespace with any map of ids; `cdi` whether it reads CDI specs.
+    user namespace with any map of ids; `own` are folders that it puts files of its own into, whatever an image has there,
+    `covers` those that it mounts a file system at; `imports` says whether it makes an image of a root file system first;
+    `cdi` whether it reads CDI specs.
     """
 
     engine: str
     annotations: str = ""
     hooks: tuple[str, ...] = ()
     identities: bool = False
+    own: tuple[str, ...] = ()
+    covers: tuple[str, ...] = ()
+    imports: bool = False
     cdi: str = ""
 
 
@@ -122,6 +127,19 @@ def _mounts(case: Case, _lane: str, _kind: str, _can: Abilities) -> str:
     return f"{', '.join(sorted(kinds | more))}" if kinds | more else ""
 
 
+def _links(case: Case, _lane: str, _kind: str, can: Abilities) -> str:
+    taken = [path for path in case.container.links if path in can.own]
+    if taken:
+        return f"it has files of its own in {taken[0]}"
+    hidden = [folder for folder in can.covers if any(path.startswith(f"{folder}/") for path in case.container.links)]
+    return f"it mounts a file system of its own at {hidden[0]}" if hidden else ""
+
+
+def _files(case: Case, _lane: str, _kind: str, can: Abilities) -> str:
+    large = [path for path, one in case.container.files.items() if isinstance(one, Mapping) and "megabytes" in one]
+    return f"the hole in {large[0]} would be written out in an image" if large and can.imports else ""
+
+
 def _filesystem(case: Case, _lane: str, _kind: str, _can: Abilities) -> str:
     return "it makes mount points of its own in the root file system" if case.container.filesystem is not None else ""
 
@@ -152,6 +170,8 @@ _OBJECTIONS: Mapping[str, Callable[[Case, str, str, Abilities], str]] = {
     "container.env": _environment,
     "container.spec": _spec,
     "container.mounts": _mounts,
+    "container.files": _files,
+    "container.links": _links,
     "container.filesystem": _filesystem,
     "container.closed": _closed,
     "container.stage": _stage,

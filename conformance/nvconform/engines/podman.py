@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 from nvconform.bundle import Identities
-from nvconform.engines.engine import PROCESS, Engine, Surroundings, remove_cgroups
+from nvconform.engines.engine import PROCESS, Engine, Surroundings, major, remove_cgroups, version_of
 from nvconform.engines.options import Abilities, Options
 from nvconform.runtimes import RuntimeUnavailableError
 
@@ -33,6 +33,7 @@ HOOK = """{{"version": "1.0.0", "hook": {{"path": "{hook}", "args": ["{hook}"]}}
  "stages": ["{stage}"]}}
 """
 STAGES = ("prestart", "createRuntime")
+FIRST_WITH_DEVICES = 4
 
 
 def write_settings(folder: Path, runtime: Path) -> dict[str, str]:
@@ -54,8 +55,10 @@ class Podman(Engine):
 
     @classmethod
     def abilities(cls) -> Abilities:
-        """Return what podman can do since 4.1."""
-        return Abilities(cls.name, hooks=STAGES, identities=True)
+        """Return what the installed podman can do."""
+        reads_specs = major(version_of("podman")) >= FIRST_WITH_DEVICES
+        cdi = "" if reads_specs else f"it reads CDI specs from {FIRST_WITH_DEVICES} on"
+        return Abilities(cls.name, hooks=STAGES, identities=True, own=("/etc", "/run"), cdi=cdi)
 
     def __init__(self, surroundings: Surroundings) -> None:
         """Write the settings."""

@@ -76,9 +76,9 @@ def _create(stream: IO[str], message: Path, command: list[str], arguments: list[
     text = message.read_text(errors="replace")
     log, pid = (_text(value(arguments, name)) for name in ("--log", "--pid-file"))
     _tell(stream, {"code": done.returncode, "message": text, "log": log, "pid": int(pid or "0")})
-    _hear(stream)
+    seen = "refuse" not in _hear(stream)
     sys.stderr.write(text)
-    return done.returncode
+    return done.returncode or (0 if seen else 1)
 
 
 def subcommand(arguments: list[str]) -> str:
