@@ -23,10 +23,10 @@ MOUNT_OPTIONS = frozenset({"bind", "rbind", "ro", "rw"})
 class Abilities:
     """What one engine can do, of that in which they differ.
 
-    `hooks` are the stages at which it starts a hook for a container; `identities` says whether one container can have a
-    user namespace with any map of ids; `own` are folders that it puts files of its own into, whatever an image has there,
-    `covers` those that it mounts a file system at; `imports` says whether it makes an image of a root file system first;
-    `cdi` whether it reads CDI specs.
+    `hooks` are the stages at which it starts a hook for a container; `identities` says whether one container can have
+    a user namespace with any map of ids; `own` are folders that it puts files of its own into, whatever an image has
+    there, `covers` those that it mounts a file system at; `imports` says whether it makes an image of a root file
+    system first; `cdi` whether it reads CDI specs.
     """
 
     engine: str
