@@ -10,7 +10,7 @@ import os
 import sys
 
 from nvinject.bundle import bundle_path, write_bundle
-from nvinject.cli.manifest import missing_directories, record_installation, replace_file
+from nvinject.cli.manifest import manifest_path, missing_directories, record_installation, replace_file
 from nvinject.cli.shimlauncher import MARK, format_hook, format_launcher
 from nvinject.cli.steps import print_steps
 from nvinject.configfile import DEFAULT_CONFIG
@@ -154,29 +154,42 @@ def main(arguments: "list[str]") -> int:
 def lay_down(
     prefix: str, launcher: str, interpreter: str, directories: "list[str]", links: "list[tuple[str, str]]", config: str
 ) -> None:
-    """Write launcher, shim, links and config.toml, and add to the prefix's list what was written."""
-    shim = os.path.join(prefix, "bin", SHIM_NAME)
+    """Write launcher, shim, links and config.toml, and add to the prefix's list what was written.
+
+    All or nothing: where one cannot be written, those that were not there before are taken away again.
+    """
+    folder = os.path.dirname(launcher)
+    files = {launcher: format_launcher_of(interpreter, directories)}
     if links:
-        refuse_foreign(shim)
-    made = missing_directories(os.path.dirname(launcher))
+        refuse_foreign(os.path.join(folder, SHIM_NAME))
+        files.update({os.path.join(folder, name): text for name, text in format_scripts(launcher).items()})
+    targets = {os.path.join(folder, name): target for name, target in links}
+    made = missing_directories(folder)
     made += missing_directories(os.path.dirname(config)) if config else ()
-    write(launcher, format_launcher_of(interpreter, directories))
-    written = [launcher]
+    made += missing_directories(os.path.dirname(manifest_path(prefix)))
+    new = [path for path in (*files, *targets, config) if path and not os.path.lexists(path)]
     try:
-        if links:
-            for name, text in format_scripts(launcher).items():
-                write(os.path.join(prefix, "bin", name), text)
-                written.append(os.path.join(prefix, "bin", name))
-        for name, target in links:
-            link(os.path.join(prefix, "bin", name), target)
-            written.append(os.path.join(prefix, "bin", name))
+        for path, text in files.items():
+            write(path, text)
+        for path, target in targets.items():
+            link(path, target)
         if config:
             from nvinject.cli.configschema import format_default
 
             write(config, format_default(), mode=0o644)
-            written.append(config)
-    finally:
-        record_installation(prefix, written, made)
+        record_installation(prefix, [*files, *targets, *([config] if config else ())], made)
+    except BaseException:
+        take_away(new, made)
+        raise
+
+
+def take_away(files: "list[str]", directories: "tuple[str, ...]") -> None:
+    """Remove files that are there, and directories that are empty, innermost first; what cannot be removed stays."""
+    for path, remove in (*((path, os.unlink) for path in files), *((path, os.rmdir) for path in reversed(directories))):
+        try:
+            remove(path)
+        except OSError:
+            continue
 
 
 def find_interpreter() -> str:
@@ -237,8 +250,11 @@ def link(path: str, target: str = LAUNCHER_NAME) -> None:
     temporary = f"{path}.{os.getpid()}"
     if os.path.lexists(path) and not os.path.islink(path):
         raise UsageError(f"{path} exists and is not a link", "remove the other toolkit's program first")
-    os.symlink(target, temporary)
-    os.rename(temporary, path)
+    try:
+        os.symlink(target, temporary)
+        os.rename(temporary, path)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}", "choose another --prefix or run as root") from error
 
 
 def format_launcher_of(interpreter: str, directories: "list[str]") -> str:

@@ -106,6 +106,27 @@ def test_a_program_of_another_toolkit_stays(tmp_path: Path, capsys: Capture) -> 
     assert other.read_text() == "original"
 
 
+@pytest.mark.parametrize("name", LINK_NAMES)
+def test_a_half_done_installation_is_taken_back(tmp_path: Path, capsys: Capture, name: str) -> None:
+    """Whatever is in the way, and however late it is met: nothing new stays, and what was there is as it was."""
+    other, config = tmp_path / "usr" / "bin" / name, tmp_path / "etc" / "nvidia" / "config.toml"
+    other.parent.mkdir(parents=True)
+    other.write_text("original")
+    words = ["install", "--prefix", str(tmp_path / "usr"), "--links", "--config-file", str(config)]
+    assert command_line.main(words) == 2
+    assert str(other) in capsys.readouterr().err
+    assert sorted(path for path in tmp_path.rglob("*") if not path.is_dir()) == [other]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["usr"]
+    assert [path.name for path in (tmp_path / "usr").iterdir()] == ["bin"]
+
+
+def test_an_installation_whose_list_cannot_be_written_is_taken_back(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "share").write_text("in the way of share/nvinject")
+    assert command_line.main(["install", "--prefix", str(tmp_path), "--links"]) == 2
+    assert str(tmp_path / "share") in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["share"]
+
+
 def test_a_prefix_that_cannot_be_written_is_named(tmp_path: Path, capsys: Capture) -> None:
     """A file where a folder should be stops the installation with one line."""
     (tmp_path / "file").touch()

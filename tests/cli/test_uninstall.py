@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nvinject.cli import main as command_line
-from nvinject.cli.manifest import manifest_path, read_manifest
+from nvinject.cli.manifest import manifest_path
 
 Capture = pytest.CaptureFixture[str]
 
@@ -91,17 +91,6 @@ def test_where_nothing_is_installed_it_says_so(tmp_path: Path, capsys: Capture) 
     place.write_text("[]")
     assert uninstall(tmp_path) == 2
     assert str(place) in capsys.readouterr().err
-
-
-def test_an_installation_that_fails_halfway_is_known(tmp_path: Path) -> None:
-    """What was written before somebody else's file was in the way can be taken away."""
-    other = tmp_path / "bin" / "nvidia-ctk"
-    other.parent.mkdir()
-    other.write_text("original")
-    assert command_line.main(["install", "--prefix", str(tmp_path), "--links"]) == 2
-    assert str(other) not in [entry.path for entry in read_manifest(str(tmp_path)).entries]
-    assert uninstall(tmp_path) == 0
-    assert everything(tmp_path) == {"bin", "bin/nvidia-ctk"}
 
 
 def test_a_configuration_is_laid_down_unless_there_is_one(tmp_path: Path, capsys: Capture) -> None:
