@@ -419,7 +419,7 @@ def judge_mps(state: MpsState) -> list[Finding]:
             name="mps-daemon-missing",
             layer="mps",
             severity=WARNING,
-            what=f"the multi-process service does not run{named}: {state.fault}",
+            what=f"no multi-process service serves containers{named}: {state.fault}",
             why="CUDA goes on without it: clients share no GPU, and limits of memory that it would hold do not hold",
             remedy=f"{setting}nvidia-cuda-mps-control -d",
         )

@@ -168,7 +168,7 @@ def limit_clients(
     has_pipes = request.mps_provided or any(one.name == catalog.MPS for one in inventory.driver.sockets)
     if not has_pipes or inventory.mps_fault or "compute" not in request.capabilities:
         fault = inventory.mps_fault or "the container is no client of it"
-        return [], f"the multi-process service does not run ({fault})"
+        return [], f"no multi-process service serves the container ({fault})"
     if not all(one.hard for one in limits):
         return [], "the multi-process service knows limits and no requests"
     value = ",".join(f"{one.position}={one.hard // MIB}M" for one in limits)

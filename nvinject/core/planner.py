@@ -453,11 +453,11 @@ def is_own_place(path: str) -> bool:
 
 
 def mps_warnings(inventory: Inventory, request: ContainerRequest) -> tuple[str, ...]:
-    """Return a warning where the container is a client of the multi-process service and that does not run."""
+    """Return a warning where the container is a client of a multi-process service that does not serve it."""
     rows = catalog.sockets_for(request.capabilities)
     if not request.mps or not inventory.mps_fault or all(row.name != catalog.MPS for row in rows):
         return ()
-    client = f"{request.mps[0][0]} makes the container a client of the multi-process service, which does not run"
+    client = f"{request.mps[0][0]} makes the container a client of the multi-process service, of which none serves it"
     return (f"{client}: {inventory.mps_fault}; CUDA does without it until nvidia-cuda-mps-control -d is started",)
 
 

@@ -77,7 +77,7 @@ def look_at_mps(policy: Policy, root: Root, proc: Root) -> MpsState | None:
         named_by = "nvinject.mps-pipe-directory"
     if not named_by and not root.exists(directory):
         return None
-    return MpsState(directory=directory, fault=find_fault(root, proc, directory), named_by=named_by)
+    return MpsState(directory=directory, fault=find_fault(root, proc, named), named_by=named_by)
 
 
 def find_pci(policy: Policy) -> tuple[PciFunction, ...] | None:

@@ -122,7 +122,7 @@ def find_sockets(
                     # The usual one is below /tmp: whoever made this link would choose what containers are shown.
                     notes.append(f"{root.host_path(path)} is a link and not followed ({row.reason})")
                     continue
-                if row.is_directory and located is not None and row.variable not in named and _is_anothers(located[1]):
+                if row.is_directory and located is not None and row.variable not in named and is_anothers(located[1]):
                     # They could put a link in its place later: a runtime mounts by path, a CDI spec for years.
                     notes.append(
                         f"{root.host_path(path)} belongs to user {located[1].st_uid} and is not shown ({row.reason}); "
@@ -141,7 +141,7 @@ def find_sockets(
     return tuple(found), tuple(notes)
 
 
-def _is_anothers(status: os.stat_result) -> bool:
+def is_anothers(status: os.stat_result) -> bool:
     """Tell whether a file belongs to an ordinary user other than this one, as far as this user namespace shows it."""
     if status.st_uid in {0, os.geteuid()}:
         return False

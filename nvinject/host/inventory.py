@@ -56,9 +56,9 @@ def discover(
 
             inventory = inventory.replace(node_sets=look_for_node_sets(root, dev, extras))
         if mps:
-            from nvinject.host.mps import find_fault, pipe_directory
+            from nvinject.host.mps import find_fault
 
-            inventory = inventory.replace(mps_fault=find_fault(root, proc, pipe_directory(look.directories)))
+            inventory = inventory.replace(mps_fault=find_fault(root, proc, look.directories))
         if memory_limits:
             inventory = inventory.replace(memory_obstacle=look.find_memory_obstacle())
         return look.ask_nvml(inventory, identity) if nvml else inventory

@@ -36,6 +36,16 @@ def gpu_uuid(number: int) -> str:
     return f"GPU-{number:08x}-1111-2222-3333-444444444444"
 
 
+def give(path: Path, user: int) -> None:
+    """Make a file belong to a user, or skip where that is not permitted (chown(2): CAP_CHOWN)."""
+    if path.stat().st_uid == user:
+        return
+    try:
+        os.chown(path, user, -1)
+    except OSError as error:
+        pytest.skip(f"files cannot be given to user {user} here: {error.strerror}")
+
+
 class HostTree:
     """A host in a folder: `root` is driver and device root, `proc` stands for /proc."""
 

@@ -12,7 +12,7 @@ from nvinject.core.model import HostFile
 from nvinject.host import files
 from nvinject.host.root import Root
 
-from .machine import VERSION, HostTree, write
+from .machine import VERSION, HostTree, give, write
 
 SMI = catalog.binaries_for(("utility",))[:1]
 
@@ -225,14 +225,13 @@ def test_a_pipe_directory_that_is_a_link_is_not_followed(tree: HostTree) -> None
     assert notes == (f"{tree.root}/tmp/nvidia-mps is a link and not followed (pipes of the multi-process service)",)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="files are given to others by root alone")
 @pytest.mark.parametrize(("owner", "named", "shown"), [(0, False, True), (1000, False, False), (1000, True, True)])
 def test_a_pipe_directory_of_another_user_has_to_be_named(
     tree: HostTree, owner: int, *, named: bool, shown: bool
 ) -> None:
     """Anybody can make one below /tmp, and put a link in its place between our look and the runtime's mount."""
     tree.write("/tmp/nvidia-mps/control", "")
-    os.chown(tree.root / "tmp/nvidia-mps", owner, -1)
+    give(tree.root / "tmp/nvidia-mps", owner)
     directories = ((catalog.MPS_PIPE_VARIABLE, "/tmp/nvidia-mps"),) if named else ()
     with Root(str(tree.root)) as root:
         found, notes = files.find_sockets(root, catalog.sockets_for(("compute",)), directories)

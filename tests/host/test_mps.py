@@ -7,7 +7,7 @@ import pytest
 from nvinject.host.mps import find_fault, pipe_directory
 from nvinject.host.root import Root
 
-from .machine import HostTree, write
+from .machine import HostTree, give, write
 
 PIPES = "/tmp/nvidia-mps"
 
@@ -36,8 +36,17 @@ def test_what_is_wrong_with_a_daemon(
     for pid in processes:
         write(tree.proc, f"/{pid}/stat", "")
     with Root(str(tree.root)) as root, Root(str(tree.proc)) as proc:
-        found = find_fault(root, proc, PIPES)
+        found = find_fault(root, proc, ())
     assert found.removeprefix(str(tree.root)).endswith(fault) if fault else found == ""
+
+
+def test_a_directory_of_another_user_serves_no_containers_unless_it_is_named(tree: HostTree) -> None:
+    """They are not shown it (files.find_sockets), however well its daemon is."""
+    write(tree.root, f"{PIPES}/control", "")
+    give(tree.root / PIPES[1:], 1000)
+    with Root(str(tree.root)) as root, Root(str(tree.proc)) as proc:
+        assert f"{PIPES} belongs to user 1000" in find_fault(root, proc, ())
+        assert find_fault(root, proc, (("CUDA_MPS_PIPE_DIRECTORY", PIPES),)) == ""
 
 
 def test_where_the_pipes_should_be() -> None:
@@ -61,4 +70,4 @@ def test_what_anybody_may_put_below_tmp_is_harmless(tree: HostTree, kind: str) -
         with place.open("wb") as file:
             file.truncate(1 << 40)
     with Root(str(tree.root)) as root, Root(str(tree.proc)) as proc:
-        assert find_fault(root, proc, PIPES) == ""
+        assert find_fault(root, proc, ()) == ""
