@@ -106,3 +106,24 @@ def test_life_of_a_container(containerd: Containerd) -> None:
     containerd.ctr("task", "delete", "--force", "life")
     assert containerd.ctr("container", "delete", "life").returncode == 0
     assert not containerd.run_directory("life")
+
+
+def test_namespaces_with_a_container_of_one_id(containerd: Containerd) -> None:
+    """The second is refused as long as the first lives, and what the first was given stays."""
+    options = ("--detach", "--snapshotter", "native", *through_shim(containerd, "all"))
+    words = ("localhost/nvconform:deb", "twin", "busybox", "sleep", "300")
+    assert containerd.ctr("run", *options, *words).returncode == 0
+    other = ("--namespace", "other")
+    archive = str(containerd.folder / "archive.tar")
+    assert containerd.ctr(*other, "image", "import", "--snapshotter", "native", archive).returncode == 0
+    refused = containerd.ctr(*other, "run", *options, *words)
+    assert refused.returncode != 0
+    assert "/run/nvinject/twin is in use by the container of this id" in refused.stderr
+    containerd.ctr(*other, "container", "delete", "twin")
+    assert containerd.run_directory("twin")
+    listed = containerd.ctr("task", "exec", "--exec-id", "one", "twin", "nvidia-smi", "-L")
+    assert listed.stdout.splitlines() == [GPU_0, GPU_1], listed.stderr
+    containerd.ctr("task", "kill", "--signal", "KILL", "twin")
+    containerd.ctr("task", "delete", "--force", "twin")
+    assert containerd.ctr("container", "delete", "twin").returncode == 0
+    assert not containerd.run_directory("twin")

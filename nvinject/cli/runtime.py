@@ -103,11 +103,12 @@ def generated_for(identifier: str) -> "list[str]":
 
 def delete(low_level: str, words: tuple[str, ...], folders: "list[str]") -> int:
     """Let the low-level runtime delete a container, then remove what was generated for it; returns its exit code."""
-    from nvinject.render.rundirectory import remove_tree
+    from nvinject.render.rundirectory import living, remove_tree
 
     code = run_and_wait(low_level, words)
     if code == 0:
-        for folder in folders:
+        # Another engine's container of this id may still have its record, and uses the folder.
+        for folder in (folder for folder in folders if not living(folder)):
             try:
                 remove_tree(folder)
             except OSError as error:  # the container has gone all the same; the next create sweeps

@@ -108,6 +108,11 @@ case $version$command in
         exec "$launcher" runtime --as "${0##*/}" --low-level "$runtime" -- "$@"
       fi
       "$runtime" "$@" || exit
+      # Another engine's container of this id uses the folder as long as its runtime has a record of it.
+      note=''
+      [ -r "$base/$last/container.json" ] && IFS= read -r note <"$base/$last/container.json"
+      state=${note##*'"state": "'} state=${state%'"}'}
+      case $state in /*) [ -e "$state" ] && exit 0 ;; esac
       PATH=$PATH:/usr/bin:/bin
       rm -rf -- "$base/$last"
       exit 0

@@ -268,11 +268,10 @@ class Shim:
         base = choose_base(environment())
         for name in sweep(base):
             self.log.write(f"removed what was left of container {name}")
-        self.folder = RunDirectory(base, self.call.identifier)
-        self.folder.make(
-            self.bundle, state_directory(self.low_level, self.call.root, self.call.identifier, environment())
-        )
-        self.folder.fill(files, label)
+        folder = RunDirectory(base, self.call.identifier)
+        folder.make(self.bundle, state_directory(self.low_level, self.call.root, self.call.identifier, environment()))
+        self.folder = folder  # ours, to be removed where something fails from here on
+        folder.fill(files, label)
 
     def add_hook(
         self, division: oci.Division, traits: oci.Traits, decision: "DecideCompat | None", root_fd: int, launcher: str

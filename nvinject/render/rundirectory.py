@@ -105,15 +105,34 @@ class RunDirectory:
         self.path = f"{base}/{identifier}"
 
     def make(self, bundle: str, state: str) -> None:
-        """Make the folder anew, with a note on whose it is; raises ContainerError."""
+        """Make the folder anew, with a note on whose it is; raises ContainerError.
+
+        Engines and namespaces of engines have containers of one id: what a living one uses stays.
+        """
         note = dumps({"bundle": bundle, "state": state}).encode("ascii")
         try:
-            self.remove()
-            os.mkdir(self.path, DIRECTORY_MODE)
-            os.chmod(self.path, DIRECTORY_MODE)  # whatever the umask: containers' roots pass through
-            _write(f"{self.path}/{OWNER_FILE}", note, 0o644)
+            try:
+                os.mkdir(self.path, DIRECTORY_MODE)
+            except FileExistsError:
+                self._refuse_living()
+                self.remove()
+                os.mkdir(self.path, DIRECTORY_MODE)
+            try:
+                os.chmod(self.path, DIRECTORY_MODE)  # whatever the umask: containers' roots pass through
+                _write(f"{self.path}/{OWNER_FILE}", note, 0o644)
+            except OSError:
+                self.remove()
+                raise
         except OSError as error:
             raise self._failure(error) from error
+
+    def _refuse_living(self) -> None:
+        state = living(self.path)
+        if state:
+            raise ContainerError(
+                f"{self.path} is in use by the container of this id whose record is {state}",
+                "delete that container, or choose another id",
+            )
 
     def fill(self, files: "Iterable[GeneratedFile]", label: str) -> None:
         """Write files and give them and their folders the container's SELinux label; raises ContainerError."""
@@ -211,14 +230,28 @@ def sweep(base: str, now: "float | None" = None) -> "tuple[str, ...]":
     return tuple(swept)
 
 
+def living(path: str) -> str:
+    """Return the low-level runtime's record of a folder's container, "" where it has none or is not known."""
+    try:
+        state = _read_note(path)[1]
+    except (OSError, JSONError, KeyError, TypeError):
+        return ""
+    return state if state and os.path.exists(state) else ""
+
+
+def _read_note(path: str) -> tuple[str, str]:
+    """Return bundle and state of a folder's container; raises what reading and parsing raise."""
+    with open(f"{path}/{OWNER_FILE}", "rb") as file:
+        note = loads(file.read(65536))
+    return str(note["bundle"]), str(note["state"])
+
+
 def is_left_over(path: str, now: float) -> bool:
     """Tell whether the container of a folder is gone: its bundle, or the runtime's record of it."""
     if now - os.lstat(path).st_mtime < SWEEP_AGE:
         return False
     try:
-        with open(f"{path}/{OWNER_FILE}", "rb") as file:
-            note = loads(file.read(65536))
-        bundle, state = str(note["bundle"]), str(note["state"])
+        bundle, state = _read_note(path)
     except OSError as error:
         ignore_absence(error)  # that of a living container must not go because descriptors are short
         return True

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from nvinject.render.rundirectory import RunDirectory
 from tests.host.machine import HostTree, gpu_uuid
 
 SECONDS = 60
@@ -162,6 +163,27 @@ def test_delete_by_the_interpreter(node: Node, code: str) -> None:
     assert node.called() == [str(node.low_level), "delete", "id"]
     assert generated.exists() is (code != "0")
     assert int((node.folder / "signals").read_text().split()[1], 16) & (1 << 12 | 1 << 24) == 0
+
+
+@pytest.mark.parametrize("interpreter", [False, True])
+@pytest.mark.parametrize("record", ["there", "gone", "unknown", "no note"])
+def test_delete_leaves_what_another_container_of_this_id_uses(node: Node, record: str, *, interpreter: bool) -> None:
+    """Two engines may have one id: as long as the runtime that the folder's note names has a record, it is in use."""
+    node.write_config()
+    if interpreter:
+        node.config.write_text(node.config.read_text().replace('["', '[\n"', 1))
+    state = node.folder / "run c" / "id"
+    (node.folder / "nvinject").mkdir()
+    generated = RunDirectory(str(node.folder / "nvinject"), "id")
+    generated.make(str(node.bundle), "" if record == "unknown" else str(state))
+    if record == "no note":
+        os.unlink(f"{generated.path}/container.json")
+    if record == "there":
+        state.mkdir(parents=True)
+    done = node.run("delete", "id", XDG_RUNTIME_DIR=str(node.folder))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert node.called() == [str(node.low_level), "delete", "id"]
+    assert os.path.exists(generated.path) is (record == "there")
 
 
 def test_delete_removes_nothing_through_a_link(node: Node) -> None:

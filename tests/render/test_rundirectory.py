@@ -66,6 +66,19 @@ def test_what_a_failed_create_left_is_made_anew(base: str, bundle: Path) -> None
     assert os.listdir(made(base, bundle).path) == ["container.json"]
 
 
+def test_what_a_living_container_uses_stays(base: str, bundle: Path, tmp_path: Path) -> None:
+    """Another engine, or another namespace of one, may have a container of the same id."""
+    state = tmp_path / "runc" / "id"
+    first = made(base, bundle, state=str(state))
+    first.fill(FILES, "")
+    state.mkdir(parents=True)
+    with pytest.raises(ContainerError, match=f"is in use by the container of this id whose record is {state}"):
+        made(base, bundle, state="/run/other/id")
+    assert "ld.so.cache" in os.listdir(first.path)
+    state.rmdir()
+    assert os.listdir(made(base, bundle, state="/run/other/id").path) == ["container.json"]
+
+
 @pytest.mark.parametrize("identifier", ["", ".", "..", "a/b", "/", "a\0b", "x" * 256, "é" * 128])
 def test_an_id_that_is_no_name(base: str, identifier: str) -> None:
     with pytest.raises(InputError, match="cannot be used as a name"):
