@@ -23,9 +23,11 @@ BEFORE = {"runc": "true", "crun": "umount /sys/fs/cgroup/unified 2>/dev/null || 
 
 
 # The test machine as it is, but for an /etc that can be written to: no procfs can be mounted in a user namespace where
-# another one is partly covered, which a declared machine's is.
+# another one is partly covered, which a declared machine's is. And with a /dev/null of its own: crun gives the standard
+# input of a container, for which conmon opens it, to the container's user.
 PLAIN = (
     "mkdir -p {folder}/etc && mount -t tmpfs none {folder}/etc && mkdir {folder}/etc/upper {folder}/etc/work && "
+    "mknod -m 666 {folder}/etc/null c 1 3 && mount --bind {folder}/etc/null /dev/null && "
     "mount -t overlay -o lowerdir=/etc,upperdir={folder}/etc/upper,workdir={folder}/etc/work overlay /etc && "
 )
 

@@ -32,15 +32,20 @@ NEEDED = {"podman": "install podman", "runc": "install runc", "cc": "install gcc
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder for engines, or say why there can be none."""
+def base() -> Iterator[Path]:
+    """Return a folder for engines, or say why there can be none.
+
+    Its name is short: below a long one, as processes of pytest-xdist have, podman waits 20 seconds for each container.
+    """
     for program, remedy in NEEDED.items():
         if shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin") is None:
             pytest.skip(f"{program} is missing; {remedy}")
     problem = why_no_machine()
     if problem:
         pytest.skip(f"a machine needs root: {problem}")
-    return tmp_path_factory.mktemp("podman")
+    folder = Path(tempfile.mkdtemp(prefix="nvpodman-", dir="/tmp"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def started(podman: Podman, images: dict[str, bytes]) -> Iterator[Podman]:

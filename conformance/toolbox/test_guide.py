@@ -5,6 +5,8 @@ need beside it (folders of their own, a runtime that shows the fake driver's pro
 """
 
 import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -64,13 +66,17 @@ podman import "$T/image.tar" ubuntu >/dev/null 2>&1
 
 
 @pytest.fixture
-def guided(bench: Bench) -> Bench:
-    """Return a machine with two GPUs and an image in the test's folder."""
+def guided(bench: Bench) -> Iterator[Bench]:
+    """Return a machine with two GPUs and an image in a folder whose name is short enough for sockets of engines."""
     try:
-        (bench.folder / "image.tar").write_bytes(build_image("deb"))
+        image = build_image("deb")
     except ImageError as error:
         pytest.skip(str(error))
-    return bench
+    folder = Path(tempfile.mkdtemp(prefix="nvguide-", dir="/tmp"))
+    (folder / "config.toml").touch()
+    (folder / "image.tar").write_bytes(image)
+    yield Bench(bench.prefix, folder)
+    shutil.rmtree(folder)
 
 
 def need(*programs: str) -> None:
