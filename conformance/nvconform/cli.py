@@ -6,7 +6,6 @@ report.py). Exit codes: 0 all passed, 1 a MUST failed, 2 wrong usage or a file o
 
 import argparse
 import contextlib
-import difflib
 import errno
 import json
 import os
@@ -21,6 +20,7 @@ from nvconform.case import LANES, Case
 from nvconform.casefile import SCHEMA_FILE, cases_directory, find, known_profiles, load_all, load_sets
 from nvconform.engines.registry import RUNTIMES
 from nvconform.shapes import DocumentError
+from nvfakes import usage
 
 DESCRIPTION = """\
 Replays OCI containers through a real runtime on fake GPU machines and judges what an injector makes of them.
@@ -64,26 +64,12 @@ COMMANDS = {
 }
 
 
-class Parser(argparse.ArgumentParser):
+class Parser(usage.Parser):
     """A parser whose mistakes are one line, with the nearest name."""
 
-    def __init__(self, **settings: Any) -> None:
-        """Take argparse's own settings."""
-        super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, **settings})
-
     def error(self, message: str) -> NoReturn:
-        """Tell what is wrong; argparse would print all options above it."""
+        """Tell what is wrong as other mistakes of a user are told."""
         raise DocumentError(f"{message}; see {self.prog} --help")
-
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        if action.choices is not None and value not in action.choices:
-            known = [str(choice) for choice in action.choices]
-            near = difflib.get_close_matches(str(value), known, n=1)
-            guess = f" (did you mean {near[0]}?)" if near else ""
-            name = "/".join(action.option_strings) or str(action.metavar or action.dest)
-            what = "unknown command" if name == "COMMAND" else f"{name}: unknown value"
-            words = f"{what} {str(value)!r}{guess}; use one of {', '.join(known)}"
-            raise argparse.ArgumentError(None, words)
 
 
 def parser() -> argparse.ArgumentParser:
