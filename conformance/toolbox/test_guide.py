@@ -13,6 +13,7 @@ import pytest
 
 from engines.image import ImageError, build_image
 from nvconform.engines.engine import remove_cgroups
+from nvconform.engines.podman import write_settings
 
 from .conftest import Bench
 
@@ -45,21 +46,8 @@ STOP_DOCKER = """\
 kill $(cat "$T/pid"); wait
 find /sys/fs/cgroup -depth -type d -path '*/nvinject-guide*' -exec rmdir {} + 2>/dev/null || true
 """
+# Where podman has its files is said by settings that the test writes.
 PODMAN = """\
-cat >"$T/containers.conf" <<END
-[containers]
-default_ulimits = []
-pids_limit = 0
-[engine]
-cgroup_manager = "cgroupfs"
-lock_type = "file"
-events_logger = "file"
-runtime = "lane"
-tmp_dir = "$T/tmp"
-[engine.runtimes]
-lane = ["$T/lane/runc"]
-END
-printf '[storage]\\ndriver = "vfs"\\nrunroot = "%s/run"\\ngraphroot = "%s/graph"\\n' "$T" "$T" >"$T/storage.conf"
 export CONTAINERS_CONF="$T/containers.conf" CONTAINERS_STORAGE_CONF="$T/storage.conf"
 podman import "$T/image.tar" ubuntu >/dev/null 2>&1
 """
@@ -107,6 +95,7 @@ def test_docker(guided: Bench) -> None:
 def test_podman(guided: Bench) -> None:
     """Generating a CDI specification, checking the names of its devices, running a workload."""
     need("podman", "runc")
+    write_settings(guided.folder, guided.folder / "lane" / "runc")
     guide = (
         "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml 2>/dev/null\n"
         "nvidia-ctk cdi list 2>/dev/null\n"

@@ -254,6 +254,7 @@ def link(path: str, target: str = LAUNCHER_NAME) -> None:
         os.symlink(target, temporary)
         os.rename(temporary, path)
     except OSError as error:
+        take_away([temporary], ())
         raise UsageError(f"cannot write {path}: {error.strerror}", "choose another --prefix or run as root") from error
 
 

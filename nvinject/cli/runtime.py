@@ -108,9 +108,10 @@ def delete(low_level: str, words: tuple[str, ...], folders: "list[str]") -> int:
     code = run_and_wait(low_level, words)
     if code == 0:
         # Another engine's container of this id may still have its record, and uses the folder.
-        for folder in (folder for folder in folders if not living(folder)):
+        for folder in folders:
             try:
-                remove_tree(folder)
+                if not living(folder):
+                    remove_tree(folder)
             except OSError as error:  # the container has gone all the same; the next create sweeps
                 sys.stderr.write(f"nvinject: warning: cannot remove {folder}: {error.strerror}\n")
     return code

@@ -231,10 +231,16 @@ def sweep(base: str, now: "float | None" = None) -> "tuple[str, ...]":
 
 
 def living(path: str) -> str:
-    """Return the low-level runtime's record of a folder's container, "" where it has none or is not known."""
+    """Return the low-level runtime's record of a folder's container, "" where it has none or is not known.
+
+    Raises: OSError where the note is there and cannot be read, as without descriptors: the container may well live.
+    """
     try:
         state = _read_note(path)[1]
-    except (OSError, JSONError, KeyError, TypeError):
+    except OSError as error:
+        ignore_absence(error)
+        return ""
+    except (JSONError, KeyError, TypeError):
         return ""
     return state if state and os.path.exists(state) else ""
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 import stat
 from pathlib import Path
 
@@ -77,6 +78,22 @@ def test_what_a_living_container_uses_stays(base: str, bundle: Path, tmp_path: P
     assert "ld.so.cache" in os.listdir(first.path)
     state.rmdir()
     assert os.listdir(made(base, bundle, state="/run/other/id").path) == ["container.json"]
+
+
+def test_a_living_container_does_not_go_because_descriptors_are_short(base: str, bundle: Path) -> None:
+    """Whoever cannot open the note does not know whose the folder is."""
+    first = made(base, bundle)
+    first.fill(FILES, "")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            rundirectory.living(first.path)
+        with pytest.raises(ContainerError, match="Too many open files"):
+            made(base, bundle)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert "ld.so.cache" in os.listdir(first.path)
 
 
 @pytest.mark.parametrize("identifier", ["", ".", "..", "a/b", "/", "a\0b", "x" * 256, "é" * 128])
