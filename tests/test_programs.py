@@ -136,8 +136,10 @@ WRITING = [
 @pytest.mark.parametrize(("words", "message"), WRITING)
 def test_a_full_disk_is_one_line_and_no_half_written_file(words: str, message: str, tmp_path: Path) -> None:
     """What could not be written whole is not there, under no name; a tree of a machine is files that fitted."""
-    if os.geteuid() != 0:
-        pytest.skip("a small file system takes root")
+    try_mount = ["unshare", "--mount", "mount", "-t", "tmpfs", "-o", "size=4k", "none", str(tmp_path)]
+    tried = subprocess.run(try_mount, capture_output=True, text=True, check=False)
+    if tried.returncode:
+        pytest.skip(f"no small file system can be mounted here: {tried.stderr.strip()}")
     mount = f"mount -t tmpfs -o size=4k none {tmp_path}; head -c 4096 /dev/zero > {tmp_path}/full 2>/dev/null; "
     after = f"; code=$?; find {tmp_path} -type f ! -name full ! -path '*/tree/*' -printf 'left %p\\n'; exit $code"
     script = f"{mount}{shlex.quote(sys.executable)} -B -m {words.replace('DIR', str(tmp_path))}{after}"
