@@ -187,10 +187,17 @@ def open_nowhere(mode: str) -> "IO[str]":
 
 
 def show_every_character() -> None:
-    """Let what the locale or UTF-8 cannot write, such as a file name of other bytes, be written as an escape."""
+    """Let what the locale or UTF-8 cannot write, such as a file name of other bytes, be written as an escape.
+
+    Python asks for the position in a file here; a disk that fails is told of when something is written.
+    """
     reconfigure = getattr(sys.stdout, "reconfigure", None)
-    if reconfigure is not None:
+    if reconfigure is None:
+        return
+    try:
         reconfigure(errors="backslashreplace")
+    except OSError:
+        return
 
 
 def finish(code: int) -> int:

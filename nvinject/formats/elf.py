@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     ReadAt = Callable[[int, int], bytes]
+    Segment = tuple[int, int, int, int, int]  # type, offset, address, size, alignment: a Record costs ten times as much
 
 EM_386 = 3
 EM_PPC64 = 21
@@ -32,16 +33,17 @@ _DT_STRSZ = 10
 _DT_SONAME = 14
 _NT_GNU_ABI_TAG = 1
 
-# Bounds far above what linkers make, far below what would hurt: a driver library has 10 segments, 40 dynamic entries.
+# Bounds far above what linkers make, far below what would hurt: libraries have 14 segments, two of them notes with 200
+# bytes, and 80 dynamic entries at most. An image has one such file under thousands of names, so they hold for the whole
+# file, not for each segment.
 _HEAD = 4096
-# An image has one such file under thousands of names, so they hold for the whole file, not for each segment.
 _MAXIMUM_SEGMENTS = 64
-_MAXIMUM_DYNAMIC = 1 << 15
-_MAXIMUM_NOTES = 1 << 16
-_MOST_NOTES = 64
+_MAXIMUM_DYNAMIC = 1 << 12
+_MAXIMUM_NOTES = 1 << 14
+_MOST_NOTE_SEGMENTS = 8
+_MOST_NOTES = 16
 _MAXIMUM_STRINGS = 1 << 22
 _MAXIMUM_NAME = 4096
-_MAXIMUM_NEEDED = 1024
 _MAXIMUM_OFFSET = 1 << 62
 
 
@@ -99,14 +101,6 @@ _LAYOUTS = {
     (2, 1): _layout(64, "<"),
     (2, 2): _layout(64, ">"),
 }
-
-
-class _Segment(Record):
-    kind: int
-    offset: int
-    address: int
-    size: int
-    align: int
 
 
 def read_elf(source: "bytes | ReadAt", *, needed: bool = True) -> ElfHeader:
@@ -197,7 +191,7 @@ class _File:
         raise ElfError(f"the name at offset {offset} has no end")
 
 
-def _read_segments(file: _File, layout: _Layout, table: int, entry_size: int, count: int) -> list[_Segment]:
+def _read_segments(file: _File, layout: _Layout, table: int, entry_size: int, count: int) -> "list[Segment]":
     if count == 0:
         return []
     if entry_size != layout.segment.size:
@@ -206,27 +200,21 @@ def _read_segments(file: _File, layout: _Layout, table: int, entry_size: int, co
         raise ElfError(f"{count} program headers")
     kind, offset, address, size, align = layout.segment_fields
     return [
-        _Segment(kind=row[kind], offset=row[offset], address=row[address], size=row[size], align=row[align])
+        (row[kind], row[offset], row[address], row[size], row[align])
         for row in layout.segment.iter_unpack(file.read(table, entry_size * count))
     ]
 
 
 def _read_dynamic(
-    file: _File, layout: _Layout, segments: list[_Segment], *, needed: bool
+    file: _File, layout: _Layout, segments: "list[Segment]", *, needed: bool
 ) -> tuple[str | None, tuple[str, ...], bool]:
     """Return SONAME, NEEDED and whether there is a dynamic section with a string table."""
-    soname, names, strings = None, [], None
-    for tag, value in _dynamic_entries(file, layout, segments):
-        if tag == _DT_STRTAB:
-            strings = value if strings is None else strings
-        elif tag == _DT_SONAME:
-            soname = value if soname is None else soname
-        elif tag == _DT_NEEDED and needed:
-            names.append(value)
+    entries = _dynamic_entries(file, layout, segments)
+    first = dict(reversed(entries))
+    strings, soname = first.get(_DT_STRTAB), first.get(_DT_SONAME)
     if strings is None:
         return None, (), False
-    if len(names) > _MAXIMUM_NEEDED:
-        raise ElfError(f"{len(names)} needed libraries")
+    names = [value for tag, value in entries if tag == _DT_NEEDED] if needed else []
     start = _offset_of(segments, strings)
     return (
         None if soname is None else file.read_name(start + soname),
@@ -235,38 +223,41 @@ def _read_dynamic(
     )
 
 
-def _dynamic_entries(file: _File, layout: _Layout, segments: list[_Segment]) -> "Iterator[tuple[int, int]]":
-    found = [segment for segment in segments if segment.kind == _PT_DYNAMIC]
+def _dynamic_entries(file: _File, layout: _Layout, segments: "list[Segment]") -> list[tuple[int, int]]:
+    """Return the entries before the first DT_NULL, as (tag, value)."""
+    found = [segment for segment in segments if segment[0] == _PT_DYNAMIC]
     if len(found) > 1:
         raise ElfError(f"{len(found)} dynamic sections")
-    for segment in found:
-        if segment.size > _MAXIMUM_DYNAMIC:
-            raise ElfError(f"a dynamic section of {segment.size} bytes")
-        whole = segment.size - segment.size % layout.dynamic.size
-        for tag, value in layout.dynamic.iter_unpack(file.read(segment.offset, whole)):
+    for _, offset, _, size, _ in found:
+        if size > _MAXIMUM_DYNAMIC:
+            raise ElfError(f"a dynamic section of {size} bytes")
+        whole = size - size % layout.dynamic.size
+        entries = list(layout.dynamic.iter_unpack(file.read(offset, whole)))
+        for place, (tag, _) in enumerate(entries):
             if tag == _DT_NULL:
-                return
-            yield tag, value
+                return entries[:place]
+        return entries
+    return []
 
 
-def _offset_of(segments: list[_Segment], address: int) -> int:
-    for segment in segments:
-        if segment.kind == _PT_LOAD and segment.address <= address < segment.address + segment.size:
-            return address - segment.address + segment.offset
+def _offset_of(segments: "list[Segment]", address: int) -> int:
+    for kind, offset, start, size, _ in segments:
+        if kind == _PT_LOAD and start <= address < start + size:
+            return address - start + offset
     return address  # as ldconfig does: an address outside all segments is taken for an offset
 
 
-def _read_abi(file: _File, layout: _Layout, segments: list[_Segment]) -> tuple[int, int, int, int] | None:
-    room, left = _MAXIMUM_NOTES, _MOST_NOTES
-    for segment in segments:
+def _read_abi(file: _File, layout: _Layout, segments: "list[Segment]") -> tuple[int, int, int, int] | None:
+    room, left, segments_left = _MAXIMUM_NOTES, _MOST_NOTES, _MOST_NOTE_SEGMENTS
+    for segment_kind, offset, _, size, align in segments:
         # The tag's note has 32 bytes; alignments other than 4 and 8 (gABI, "Note Section") are not notes we know.
-        if segment.kind != _PT_NOTE or not 32 <= segment.size <= _MAXIMUM_NOTES or segment.align not in (0, 1, 2, 4, 8):
+        if segment_kind != _PT_NOTE or not 32 <= size <= _MAXIMUM_NOTES or align not in (0, 1, 2, 4, 8):
             continue
-        room -= segment.size
-        if room < 0:
+        room -= size
+        segments_left -= 1
+        if room < 0 or segments_left < 0:
             return None
-        notes = file.read(segment.offset, segment.size)
-        for kind, name, description in _notes(layout, notes, max(segment.align, 4)):
+        for kind, name, description in _notes(layout, file.read(offset, size), max(align, 4)):
             left -= 1
             if left < 0:
                 return None

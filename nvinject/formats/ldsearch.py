@@ -44,6 +44,8 @@ _NATIVE_FLAGS = {
     ("ppc64le", 64): 0x0503,
 }
 _MAXIMUM_CHAIN = 8
+_LONGEST_NAME = 255  # NAME_MAX: no file can have a longer one
+_LONGEST_VERSION = 16  # dots in what follows .so; real ones have three
 _INDEX = 0xFFFFFFFF
 
 
@@ -152,7 +154,8 @@ def _owned_files(unknown_files: "set[str]", known_links: "set[str]") -> "tuple[d
     for name in unknown_files:
         # libx.so (for the linker) does not own libx.so.2, which has a SONAME of its own: after `.so.` only.
         dot = name.find(".", name.find(".so.") + 4)
-        while dot > 0:
+        left = _LONGEST_VERSION
+        while dot > 0 and left:
             link = name[:dot]
             if link in known_links:
                 if link in owned:
@@ -160,6 +163,7 @@ def _owned_files(unknown_files: "set[str]", known_links: "set[str]") -> "tuple[d
                 owned[link] = name
                 break
             dot = name.find(".", dot + 1)
+            left -= 1
     for link in crowded:
         del owned[link]
     return owned, crowded
@@ -194,7 +198,7 @@ def look_at(name: str, header: "ElfHeader", machine: str, *, is_link: bool) -> L
     if flags is None or header.kind != ET_DYN or not header.dynamic or header.machine not in _FAMILIES.get(machine, ()):
         return None
     soname = name if header.soname is None else header.soname
-    if not soname or "/" in soname or "\0" in soname:
+    if not soname or "/" in soname or "\0" in soname or len(soname) > _LONGEST_NAME:
         return None
     version = 0
     if header.abi is not None:
@@ -265,12 +269,15 @@ def merge(
         start = _first(existing, done, lambda row, key=key: key_of(row) <= key)  # type: ignore[misc]
         end = _first(existing, start, lambda row, key=key: key_of(row) < key)  # type: ignore[misc]
         merged += existing[done:start]
-        run = list(existing[start:end])
+        done = start
         for row in sorted(groups[key], key=tie_of):
+            # Each goes before the first row that belongs behind it: never before where the last one went.
             tie = tie_of(row)
-            place = next((number for number, other in enumerate(run) if tie_of(other) > tie), len(run))
-            run.insert(place, row)
-        merged += run
+            while done < end and tie_of(existing[done]) <= tie:
+                merged.append(existing[done])
+                done += 1
+            merged.append(row)
+        merged += existing[done:end]
         done = end
     merged += existing[done:]
     if not all(_can_be_found(merged, key, key_of) for key in groups):

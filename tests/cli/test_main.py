@@ -1,5 +1,7 @@
 """The command line as a whole: help, names, exit codes, one line for each error."""
 
+import errno
+import io
 import subprocess
 import sys
 from collections.abc import Callable
@@ -77,6 +79,29 @@ def test_a_mistake_of_ours_is_reported_as_one(monkeypatch: pytest.MonkeyPatch, c
     monkeypatch.setenv("NVINJECT_DEBUG", "1")
     with pytest.raises(ZeroDivisionError):
         command_line.main(["plan"])
+
+
+class FailingDisk(io.BytesIO):
+    """A file on a disk that is lost once it was opened."""
+
+    lost = False
+
+    def tell(self) -> int:
+        """Fail as lseek(2) does."""
+        if self.lost:
+            raise OSError(errno.EIO, "Input/output error")
+        return super().tell()
+
+
+def test_a_failing_disk_below_standard_output_is_no_mistake_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is written yet, and a hook writes nothing at all."""
+    disk = FailingDisk()
+    stream = io.TextIOWrapper(disk, encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", stream)
+    disk.lost = True
+    with pytest.raises(OSError, match="Input/output"):
+        stream.reconfigure(errors="backslashreplace")
+    command_line.show_every_character()
 
 
 CALLED = {"nvidia-ctk": "--version", "nvidia-container-cli": "--version", "nvidia-cdi-hook": "noop"}

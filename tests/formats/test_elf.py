@@ -80,9 +80,10 @@ def with_segments(*segments: tuple[int, int]) -> bytes:
 NOTES, DYNAMIC = 4, 2
 
 
-def test_a_file_costs_little_however_many_notes_it_has() -> None:
+@pytest.mark.parametrize("size", [32, 1 << 11, 1 << 14])
+def test_a_file_costs_little_however_many_notes_it_has(size: int) -> None:
     """An image has it under thousands of names, and the notes of all segments may be the same bytes."""
-    data = with_segments(*[(NOTES, 1 << 15)] * 60)
+    data = with_segments(*[(NOTES, size)] * 60)
     read: list[int] = []
 
     def read_at(offset: int, size: int) -> bytes:
@@ -90,7 +91,8 @@ def test_a_file_costs_little_however_many_notes_it_has() -> None:
         return data[offset : offset + size]
 
     assert read_elf(read_at).abi is None
-    assert sum(read) < 1 << 17
+    assert len(read) < 12
+    assert sum(read) < 1 << 15
 
 
 @pytest.mark.parametrize(
@@ -98,7 +100,7 @@ def test_a_file_costs_little_however_many_notes_it_has() -> None:
     [
         (with_segments((DYNAMIC, 64), (DYNAMIC, 64)), "2 dynamic sections"),
         (with_segments(*[(NOTES, 32)] * 65), "65 program headers"),
-        (with_segments((DYNAMIC, 1 << 16)), "a dynamic section of 65536 bytes"),
+        (with_segments((DYNAMIC, 1 << 13)), "a dynamic section of 8192 bytes"),
     ],
 )
 def test_what_no_linker_makes_is_refused(data: bytes, message: str) -> None:
@@ -123,7 +125,7 @@ DAMAGED = [
     (changed(32, b"\xff\xff\xff\x0f"), "ends before"),
     (changed(64 + 56 + 32, b"\xff\xff\xff\xff"), "a dynamic section of 4294967295 bytes"),
     (changed(64 + 56 + 8, b"\xff\xff\xff\x7f"), "ends before"),
-    (build_elf(needed=tuple(f"lib{number}.so" for number in range(1025))), "1025 needed libraries"),
+    (build_elf(needed=tuple(f"lib{number}.so" for number in range(300))), "a dynamic section of"),
     (build_elf(soname="l" * 5000), "has no end"),
 ]
 

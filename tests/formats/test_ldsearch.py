@@ -82,6 +82,8 @@ LOOKS: list[tuple[ElfHeader, Library | None]] = [
     (header(dynamic=False), None),
     (header(soname=""), None),
     (header(soname="../x"), None),
+    (header(soname="l" * 255), Library(name="n", is_link=False, soname="l" * 255, flags=0x303)),
+    (header(soname="l" * 256), None),
 ]
 
 
@@ -392,6 +394,20 @@ def test_merging_in_two_steps_is_merging_at_once(old: list[Row], new: list[Row])
     at_once = sorted_rows([*old, *new])
     in_steps = merge(sorted_rows(old), new, rank, HWCAPS)
     assert [(row[0], row[1]) for row in in_steps] == [(row[0], row[1]) for row in at_once]
+
+
+def test_merging_many_rows_of_one_soname_looks_at_each_a_few_times() -> None:
+    """An image's cache has a hundred thousand of them, and each could be compared with all the others."""
+    old: list[Row] = [("libx.so", f"/a/{number}", 0x303, 0, 0) for number in range(500)]
+    new: list[Row] = [("libx.so", f"/b/{number}", 0x303, 0, 0) for number in range(500)]
+    looks: list[str] = []
+
+    def counting(path: str) -> int:
+        looks.append(path)
+        return rank(path)
+
+    assert merge(old, new, counting, HWCAPS) == [*old, *new]
+    assert len(looks) < 4 * (len(old) + len(new))
 
 
 @given(st.lists(ROWS), st.lists(ROWS, min_size=1))
