@@ -6,9 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from nvconform.plugin import pytest_addoption, pytest_collect_file, pytest_sessionfinish, pytest_terminal_summary
+from nvconform.plugin import (
+    pytest_addoption,
+    pytest_collect_file,
+    pytest_configure,
+    pytest_sessionfinish,
+    pytest_terminal_summary,
+)
 
-__all__ = ["pytest_addoption", "pytest_collect_file", "pytest_sessionfinish", "pytest_terminal_summary"]
+__all__ = [
+    "pytest_addoption",
+    "pytest_collect_file",
+    "pytest_configure",
+    "pytest_sessionfinish",
+    "pytest_terminal_summary",
+]
 
 # Every container has its own or a binding of the host's.
 SHARED_NODES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from argparse import ArgumentParser
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -175,6 +176,15 @@ WAITING = [
 ]
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Let children be interrupted where the whole run is in a script's background, whose children ignore SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("words", WAITING, ids=" ".join)
 def test_an_interrupt_ends_without_a_word(words: list[str], tmp_path: Path) -> None:
     """Ctrl-C is what the user wanted, and 130 is what shells expect of it."""
@@ -182,10 +192,13 @@ def test_an_interrupt_ends_without_a_word(words: list[str], tmp_path: Path) -> N
     os.mkfifo(fifo)
     command = [sys.executable, "-B", "-m", *(str(fifo) if word == "FIFO" else word for word in words)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
-        await_sleep(child.pid)
-        child.send_signal(signal.SIGINT)
-        # The pipe stays open: nothing but the signal ends the program.
-        code = child.wait(SHORT)
+        try:
+            await_sleep(child.pid)
+            child.send_signal(signal.SIGINT)
+            # The pipe stays open: nothing but the signal ends the program.
+            code = child.wait(SHORT)
+        finally:
+            child.kill()
         assert child.stderr is not None
         assert (code, child.stderr.read()) == (130, b"")
 

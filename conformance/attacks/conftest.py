@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from nvconform import tracing
+from nvconform.required import give_up
 
 PROOF_SECONDS = 600
 Proof = Callable[..., dict[str, Any]]
@@ -36,14 +37,14 @@ def machine() -> list[str]:
     """Return the command that runs Python on a machine with two GPUs, or skip with the reason."""
     for program in ("runc", "busybox"):
         if shutil.which(program) is None:
-            pytest.skip(f"{program} is not installed")
+            give_up("root", f"{program} is not installed")
     reason = tracing.unavailable()
     if reason:
-        pytest.skip(reason)
+        give_up("tracing", reason)
     command = [sys.executable, "-m", "nvfakes", "run", "two-h100", "--lane", "root", "--", sys.executable, "-m"]
     done = subprocess.run([*command, "this"], capture_output=True, text=True, timeout=120, check=False, cwd="/")
     if done.returncode:
-        pytest.skip(f"a fake machine needs root: {done.stderr.strip().splitlines()[-1:]}")
+        give_up("root", f"a fake machine needs root: {(done.stderr.strip().splitlines() or ['it fails'])[-1]}")
     return command
 
 

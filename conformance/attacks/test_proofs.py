@@ -5,6 +5,8 @@ import shutil
 
 import pytest
 
+from nvconform.required import give_up
+
 from .conftest import Proof
 
 # Whose calls fail, where else than through runc on this machine's cgroups, and how many faults an ordinary run tries;
@@ -53,7 +55,7 @@ def test_environment_of_the_image(prove: Proof, runtime: str) -> None:
     """No variable of the image makes a hook of any stage run the image's code."""
     for program in (runtime, "cc"):
         if shutil.which(program) is None:
-            pytest.skip(f"{program} is not installed")
+            give_up("root", f"{program} is not installed")
     result = prove("nvconform.tracingproofs", "environment", "--runtime", runtime)
     assert result["problems"] == []
     assert result["runs"] > 40
@@ -67,7 +69,7 @@ def test_environment_of_the_image(prove: Proof, runtime: str) -> None:
 def test_each_call_fails_once(prove: Proof, target: str, where: tuple[str, ...], count: int) -> None:
     """The container is whole or untouched, the host unchanged, the message of use, and nothing hangs."""
     if "crun" in where and shutil.which("crun") is None:
-        pytest.skip("crun is not installed")
+        give_up("root", "crun is not installed")
     everything = os.environ.get("NVCONFORM_FAULTS") == "all"
     extra = ["--faults", "all"] if everything else ["--limit", str(count)]
     report = prove("nvconform.faults", "--target", target, *where, *extra)

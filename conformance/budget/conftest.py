@@ -6,6 +6,7 @@ import pytest
 
 from nvconform.casefile import cases_directory, find, load_all, load_sets
 from nvconform.implementations import Implementation
+from nvconform.required import hold
 from nvconform.session import Session
 
 
@@ -21,6 +22,7 @@ def run_case(identifier: str, document: dict[str, Any]) -> dict[str, Any]:
         result = session.run(find(load_all(cases_directory()), identifier), "root")
     finally:
         session.close()
+    hold("root", result)
     if result["status"] == "skipped":
         pytest.skip(str(result["reason"]))
     return result

@@ -54,5 +54,5 @@ def fresh(request: pytest.FixtureRequest, tmp_path: Path) -> FreshRoot:
         root = FreshRoot(Path("/"), folder, sys.executable)
     tried = root.clean()
     if tried.returncode != 0:
-        give_up("overlay", f"an overlay cannot be mounted: {(tried.stderr.strip().splitlines() or ['?'])[-1]}")
+        give_up("root", f"an overlay cannot be mounted: {(tried.stderr.strip().splitlines() or ['?'])[-1]}")
     return root

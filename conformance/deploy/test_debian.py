@@ -35,7 +35,7 @@ def test_lintian_has_nothing_to_say(package: Path) -> None:
     """Neither errors nor warnings."""
     lintian = shutil.which("lintian")
     if lintian is None:
-        pytest.skip("lintian is missing; install it")
+        give_up("lint", "lintian is missing; install it")
     done = subprocess.run(
         [lintian, "--fail-on", "error,warning", "--tag-display-limit", "0", "--allow-root", str(package)],
         capture_output=True,
@@ -139,7 +139,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     try:
         (folder / "image.tar").write_bytes(build_image("deb"))
     except ImageError as error:
-        pytest.skip(str(error))
+        give_up("root", str(error))
     return folder
 
 

@@ -16,6 +16,7 @@ from nvconform.case import Case
 from nvconform.casefile import cases_directory, load_all, load_sets
 from nvconform.guest import Guest
 from nvconform.implementations import Implementation
+from nvconform.required import hold
 from nvconform.session import Session
 
 CASES = load_all(cases_directory())
@@ -84,6 +85,7 @@ def sessions() -> Iterator[Sessions]:
 def test_case(sessions: Sessions, case: Case, lane: str, way: tuple[str, str, str]) -> None:
     """What the container sees is what the case says, but for the declared differences."""
     result = sessions.run(case, lane, way)
+    hold(lane, result)
     if result["status"] == "skipped":
         pytest.skip(str(result["reason"]))
     wanted = "deviates" if IMPLEMENTATIONS[way[0]].deviation(case) else "passed"

@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from nvconform.required import give_up
+
 from . import test_podman_cdi
 from .conftest import SEARCH_PATH, Start
 from .daemon import Daemon
@@ -26,6 +28,7 @@ from .test_docker import GPU_0, GPU_1, LIST, run
 
 SECONDS = 120
 PROGRAM = "/usr/bin/nvidia-container-runtime"
+ENGINES = {"containerd": "containerd", "dockerd": "docker", "podman": "podman"}
 KEYS = {1: "io.containerd.grpc.v1.cri", 2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
 
 
@@ -33,7 +36,7 @@ def program(name: str) -> str:
     """Return an engine's program, or skip."""
     found = shutil.which(name, path=SEARCH_PATH)
     if found is None:
-        pytest.skip(f"{name} is missing")
+        give_up(ENGINES[name], f"{name} is missing")
     return found
 
 
@@ -148,9 +151,9 @@ def test_containerd_is_asked_for_its_configuration(tmp_path: Path) -> None:
 def test_containerd_starts_with_it(tmp_path: Path) -> None:
     """A dump checks no plug-in; a start refuses a default runtime that is not there."""
     containerd = program("containerd")
-    tried = subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False, timeout=SECONDS)
+    tried = subprocess.run(["unshare", "--mount", "true"], capture_output=True, text=True, check=False, timeout=SECONDS)
     if tried.returncode != 0:
-        pytest.skip("containerd needs root")
+        give_up("containerd", f"containerd needs root: {tried.stderr.strip()}")
     config = tmp_path / "config.toml"
     config.write_text(f'version = 2\nroot = "{tmp_path}/root"\nstate = "{tmp_path}/run"\n')
     drop_in = tmp_path / "conf.d" / "99-nvidia.toml"
@@ -283,7 +286,7 @@ def runtime() -> str:
     program("podman")
     found = shutil.which("runc", path=SEARCH_PATH) or shutil.which("crun", path=SEARCH_PATH)
     if found is None:
-        pytest.skip("no low-level runtime (runc, crun) that podman could ask for its version")
+        give_up("podman", "no low-level runtime (runc, crun) that podman could ask for its version")
     return found
 
 
@@ -368,7 +371,7 @@ def in_own_etc(tmp_path: Path, script: str) -> str:
         timeout=SECONDS,
     )
     if done.returncode != 0:
-        pytest.skip(f"no overlay of /etc can be made here: {done.stderr.strip()}")
+        give_up("podman", f"no overlay of /etc can be made here: {done.stderr.strip()}")
     return call("unshare", "--mount", "--propagation", "private", "sh", "-ec", body)
 
 

@@ -26,7 +26,7 @@ def containerd(dockerd: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     assert dockerd
     program = shutil.which("containerd", path=SEARCH_PATH)
     if program is None or shutil.which("ctr", path=SEARCH_PATH) is None:
-        give_up("docker", "containerd is missing; install containerd")
+        give_up("containerd", "containerd is missing; install containerd")
     folder = tmp_path_factory.mktemp("containerd")
     install_hook(folder / "prefix")
     daemon = Containerd(program, folder / "containerd.log", "two-h100", folder / "prefix", shim=True)
@@ -34,7 +34,7 @@ def containerd(dockerd: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         try:
             daemon.load(build_archive(build_image("deb"), "localhost/nvconform:deb"))
         except ImageError as error:
-            give_up("docker", str(error))
+            give_up("containerd", str(error))
         yield daemon
 
 

@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 import yaml
 
+from nvconform.required import give_up
+
 from .conftest import why_no_machine
 from .image import add, triplet
 from .podman import Podman
@@ -28,6 +30,7 @@ GPU_0 = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-000000a0-1111-2222-3333-0000000
 GPU_1 = "GPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-000000a1-1111-2222-3333-000000000001)"
 ONLY_GPU_1 = GPU_1.replace("GPU 1:", "GPU 0:")
 UUID_1 = "GPU-000000a1-1111-2222-3333-000000000001"
+OTHER_USER = 65534
 NEEDED = {"podman": "install podman", "runc": "install runc", "cc": "install gcc and libc6-dev"}
 
 
@@ -39,10 +42,10 @@ def base() -> Iterator[Path]:
     """
     for program, remedy in NEEDED.items():
         if shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin") is None:
-            pytest.skip(f"{program} is missing; {remedy}")
+            give_up("podman", f"{program} is missing; {remedy}")
     problem = why_no_machine()
     if problem:
-        pytest.skip(f"a machine needs root: {problem}")
+        give_up("podman", f"a machine needs root: {problem}")
     folder = Path(tempfile.mkdtemp(prefix="nvpodman-", dir="/tmp"))
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
@@ -63,7 +66,7 @@ def started(podman: Podman, images: dict[str, bytes]) -> Iterator[Podman]:
 def engine(base: Path, hook: Path, images: dict[str, bytes], request: pytest.FixtureRequest) -> Iterator[Podman]:
     """Return podman on a machine with two H100, with each low-level runtime."""
     if shutil.which(request.param, path=f"{os.environ['PATH']}:/usr/sbin") is None:
-        pytest.skip(f"{request.param} is missing")
+        give_up("podman", f"{request.param} is missing")
     yield from started(Podman(base / request.param, "two-h100", hook, request.param), images)
 
 
@@ -190,14 +193,24 @@ def open_folder() -> Iterator[Path]:
 
 
 def open_python() -> str:
-    """Return an interpreter that everybody may run, or skip."""
-    for path in (sys.executable, "/usr/bin/python3", "/usr/local/bin/python3"):
-        places = [Path(path), *Path(path).parents, Path(os.path.realpath(path)), *Path(os.path.realpath(path)).parents]
-        if all(place.exists() and place.stat().st_mode & 0o001 for place in places):
-            tried = subprocess.run([path, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"], check=False)
-            if tried.returncode == 0:
-                return path
-    pytest.skip("every Python 3.11 of this machine is in a folder that is closed to others")
+    """Return an interpreter that another user can start, or skip."""
+    candidates = (sys.executable, "/usr/bin/python3", "/usr/local/bin/python3")
+    check = "import sys; sys.exit(sys.version_info < (3, 11))"
+    found = next((path for path in candidates if succeeds_for_others(path, "-c", check)), None)
+    if found is None:
+        give_up("podman", f"another user can start none of {', '.join(candidates)} with Python 3.11 or newer")
+    return found
+
+
+def succeeds_for_others(*command: str) -> bool:
+    """Tell whether a program of another user's ends well."""
+    try:
+        tried = subprocess.run(
+            command, user=OTHER_USER, group=OTHER_USER, extra_groups=[], cwd="/", capture_output=True, check=False
+        )
+    except OSError:
+        return False
+    return tried.returncode == 0
 
 
 NAMESPACE_SPEC = """\
@@ -220,13 +233,12 @@ def test_user_namespaces(base: Path, images: dict[str, bytes], open_folder: Path
     """Hooks run as somebody who may not reach the bundle: the root file system is found all the same."""
     assert base.exists()
     if shutil.which(runtime, path=f"{os.environ['PATH']}:/usr/sbin") is None:
-        pytest.skip(f"{runtime} is missing")
+        give_up("podman", f"{runtime} is missing")
     python, here = open_python(), Path(__file__).parents[2]
-    if not all(place.stat().st_mode & 0o001 for place in (here, *here.parents)):
-        pytest.skip(f"hooks run as an ordinary user, to whom {here} is closed")
-    install = f"import sys; sys.path.insert(0, {str(here)!r}); from nvinject.cli.main import main; main(sys.argv[1:])"
-    command = [python, "-c", install, "install", "--prefix", str(open_folder / "prefix"), "--links"]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    if not succeeds_for_others("test", "-r", f"{here}/nvinject/__init__.py"):
+        give_up("podman", f"hooks run as an ordinary user, to whom {here} is closed")
+    command = [python, "-m", "nvinject", "install", "--prefix", str(open_folder / "prefix"), "--links"]
+    subprocess.run(command, check=True, capture_output=True, timeout=60, cwd=here)
     podman = Podman(open_folder / "podman", "", open_folder / "prefix", runtime)
     hook = open_folder / "prefix/bin/nvidia-cdi-hook"
     (podman.specs / "nvidia.yaml").write_text(NAMESPACE_SPEC.format(hook=hook))

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from nvconform.required import give_up
+
 from . import test_podman_cdi
 from .podman import IMAGE, Podman
 from .test_podman_cdi import GPU_0, GPU_1, ONLY_GPU_1, started
@@ -29,7 +31,7 @@ MAKES_NODES = ("--cap-add", "MKNOD")
 def engine(base: Path, hook: Path, images: dict[str, bytes], request: pytest.FixtureRequest) -> Iterator[Podman]:
     """Return podman on a machine with two H100, with the shim in front of each low-level runtime."""
     if shutil.which(request.param, path=f"{os.environ['PATH']}:/usr/sbin") is None:
-        pytest.skip(f"{request.param} is missing")
+        give_up("podman", f"{request.param} is missing")
     podman = Podman(base / f"shim-{request.param}", "two-h100", hook, request.param)
     runtimes = f'[nvidia-container-runtime]\nruntimes = ["{podman.folder}/runtime"]\n'
     (podman.folder / "config.toml").write_text(runtimes)

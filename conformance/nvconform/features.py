@@ -15,11 +15,16 @@ V2 = "/sys/fs/cgroup"
 
 @dataclass(frozen=True)
 class Features:
-    """What was found. `device_cgroup` is the hierarchy with device rules ("" without one that we may use)."""
+    """What was found.
+
+    `device_cgroup` is the hierarchy with device rules ("" without one that we may use), `reasons` tell by name what is
+    missing, `chosen` are the names among them that the lane or the caller decides and not the machine.
+    """
 
     device_cgroup: str
     device_rules_listed: bool
     reasons: dict[str, str]
+    chosen: frozenset[str]
 
     @staticmethod
     def detect(lane: str, work: Path, user: int) -> "Features":
@@ -43,11 +48,20 @@ class Features:
         error = _try_user(user)
         if error:
             reasons["ordinary-user"] = f"cannot become an ordinary user here: {error}"
-        return Features(cgroup, listed, reasons)
+        chosen = {"cgroup-v2", *(["device-rules"] if lane == "rootless" else [])}
+        return Features(cgroup, listed, reasons, frozenset(chosen))
 
     def missing(self, needs: Iterable[str]) -> str:
         """Return why a case cannot run, or "" when it can."""
         return "; ".join(self.reasons[name] for name in needs if name in self.reasons)
+
+    def unproven(self, needs: Iterable[str]) -> str:
+        """Return what a machine that proves this lane would have and this one lacks, "" where that is nothing.
+
+        Device rules are no need of a case: without a hierarchy they are not looked at. Those of an ordinary user and
+        the version of cgroups are as the lane and the caller chose them.
+        """
+        return self.missing(name for name in ("device-rules", *needs) if name not in self.chosen)
 
     def as_mapping(self) -> dict[str, object]:
         """Return the features for a report."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from nvconform import implementations, report
+from nvconform import implementations, report, required
 from nvconform.case import LANES, Case
 from nvconform.casefile import is_case_file, known_profiles, load_file, load_sets
 from nvconform.engines.registry import RUNTIMES
@@ -32,6 +32,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--cgroup", default="host", choices=("host", "v2"), help="cgroups as they are here, or v2 alone")
     group.addoption("--profile", default="", choices=sorted(known_profiles().parts), help="only these features")
     group.addoption("--conformance-json", metavar="FILE", help="write all results as JSON")
+
+
+def pytest_configure(config: pytest.Config) -> None:  # noqa: ARG001 - pytest's signature
+    """Refuse a NVCONFORM_REQUIRE that means nothing."""
+    required.required()
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> "CaseFile | None":
@@ -72,6 +77,7 @@ class CaseItem(pytest.Item):
         """Run the case; raises for a failure, skips with the reason."""
         result = _session(self.config).run(self.case, self.lane)
         self.user_properties.append((RESULT_KEY, result))
+        required.hold(self.lane, result)
         if result["status"] == "skipped":
             pytest.skip(str(result["reason"]))
         if result["status"] == "deviates":

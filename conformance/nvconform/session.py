@@ -95,7 +95,7 @@ class Session:
         try:
             worker = self._worker(case.machine, lane)
         except Unavailable as reason:
-            return _skipped(case, lane, str(reason))
+            return {**_skipped(case, lane, str(reason)), "unproven": str(reason)}
         try:
             return worker.ask(asdict(case), CASE_SECONDS)
         except SessionError:

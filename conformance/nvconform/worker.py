@@ -44,6 +44,7 @@ class Worker:
         """Run one case and return its result for the report."""
         begin = time.monotonic()
         result: dict[str, Any] = {"id": case.id, "lane": self.setup.lane, "differences": [], "reason": ""}
+        result["unproven"] = self.setup.features.unproven(case.needs)
         reason = self.setup.features.missing(case.needs)
         if reason:
             return {**result, "status": "skipped", "reason": reason, "seconds": 0.0}

@@ -191,7 +191,10 @@ def _user_for(lane: str) -> int | None:
     if lane == "rootless":
         return ORDINARY_USER if os.geteuid() == 0 else None
     # Tried, not looked up: a user id of 0 says nothing inside a container.
-    result = subprocess.run(["unshare", "--mount", "true"], capture_output=True, text=True, timeout=20, check=False)
+    try:
+        result = subprocess.run(["unshare", "--mount", "true"], capture_output=True, text=True, timeout=20, check=False)
+    except FileNotFoundError:
+        raise Unavailable("unshare is not installed (package util-linux)") from None
     if result.returncode:
         raise Unavailable(f"the lane {lane} needs root: {result.stderr.strip()}")
     return None

@@ -35,10 +35,9 @@ class Option:
 CLI = "nvidia-container-cli"
 CONFIGURE = f"{CLI} -d $T/log configure --no-cgroups"
 NO_LDCONFIG = "no ldconfig runs: nvinject writes the loader cache itself"
-CACHE = """$PYTHON -c 'from nvinject.formats.ldcache import *; import sys
-from nvinject.formats.ldcache import Entry
+CACHE = """$PYTHON -c 'from nvfakes.ldcache import Cache, Entry, render; import sys
 one = Entry(soname="libcuda.so.1", path="/usr/lib/x86_64-linux-gnu/libcuda.so.1", flags=0x303)
-sys.stdout.buffer.write(format_cache(Cache(entries=(one,))))' >$T/cache"""
+sys.stdout.buffer.write(render(Cache((one,))))' >$T/cache"""
 COMPAT = "mkdir -p $R/usr/local/cuda/compat; touch $R/usr/local/cuda/compat/libcuda.so.580.65.06"
 NO_TOOLS = "rm -f /dev/nvidia-uvm-tools"
 NO_CHANNEL = "rm -rf /dev/nvidia-caps-imex-channels"

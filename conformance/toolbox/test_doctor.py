@@ -8,6 +8,7 @@ import pytest
 
 import nvfakes
 
+from . import deviceprogram
 from .conftest import TWO_H100, Bench
 
 LIBRARIES = "/usr/lib/x86_64-linux-gnu"
@@ -54,11 +55,8 @@ LIST = """\
 echo 'a *:* rwm' >"$group/devices.deny"
 echo 'c *:* m' >"$group/devices.allow"
 """
-PROGRAM = """\
-$PYTHON -c 'import os, struct, sys
-from nvinject.linux import devicebpf
-program = devicebpf.load_program(struct.pack("<BBhiBBhi", 0xB7, 0, 0, {result}, 0x95, 0, 0, 0))
-devicebpf.attach_program(os.open(sys.argv[1], os.O_RDONLY), program, 0)' "$group"
+PROGRAM = f"""\
+$PYTHON {deviceprogram.__file__} "$group" {{result}}
 """
 UNIFIED = "umount -R /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup\n"
 NODE_IN_CONTAINER = """\
@@ -114,8 +112,8 @@ MACHINE = [
     Fault("nvml-missing", machine=TWO_H100 + 'deviate: {missing: ["*/libnvidia-ml.so*"]}'),
     Fault(
         "loader-cache-stale",
-        "$PYTHON -c 'from nvinject.formats.ldcache import *; import sys\n"
-        "sys.stdout.buffer.write(format_cache(Cache(entries=())))' >$T/cache; cp $T/cache /etc/ld.so.cache",
+        "$PYTHON -c 'from nvfakes.ldcache import Cache, render; import sys\n"
+        "sys.stdout.buffer.write(render(Cache()))' >$T/cache; cp $T/cache /etc/ld.so.cache",
         severity="warning",
     ),
     Fault("firmware-missing", machine=TWO_H100 + 'deviate: {missing: ["*/gsp_*.bin"]}'),
@@ -405,7 +403,7 @@ def test_device_programs_are_read(bench: Bench, result: int, names: list[str]) -
 def test_an_ordinary_user_learns_the_same_about_the_machine(bench: Bench) -> None:
     """Nothing needs root that is open to everybody."""
     user = "NVIDIA_CTK_CONFIG_FILE_PATH=/dev/null setpriv --reuid=65534 --regid=65534 --clear-groups $PYTHON"
-    if bench.run(f"{user} -c 'import nvinject, pynvml'").returncode != 0:
+    if bench.run(f"{user} -m nvinject --version && {user} -c 'import pynvml'").returncode != 0:
         pytest.skip("needs setpriv, and an interpreter and modules that other users can read")
     layers = "--layer bus --layer module --layer versions --layer nodes --layer nvml --layer cgroup"
     done = bench.run(f"{user} -m nvinject doctor --json {layers}", alone=True)

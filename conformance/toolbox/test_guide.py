@@ -14,6 +14,7 @@ import pytest
 from engines.image import ImageError, build_image
 from nvconform.engines.engine import remove_cgroups
 from nvconform.engines.podman import write_settings
+from nvconform.required import give_up
 
 from .conftest import Bench
 
@@ -59,7 +60,7 @@ def guided(bench: Bench) -> Iterator[Bench]:
     try:
         image = build_image("deb")
     except ImageError as error:
-        pytest.skip(str(error))
+        give_up("root", str(error))
     folder = Path(tempfile.mkdtemp(prefix="nvguide-", dir="/tmp"))
     (folder / "config.toml").touch()
     (folder / "image.tar").write_bytes(image)
@@ -67,17 +68,17 @@ def guided(bench: Bench) -> Iterator[Bench]:
     shutil.rmtree(folder)
 
 
-def need(*programs: str) -> None:
+def need(engine: str, *programs: str) -> None:
     """Skip where a program is missing."""
     for program in programs:
         if shutil.which(program, path="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin") is None:
-            pytest.skip(f"{program} is missing")
+            give_up(engine, f"{program} is missing")
 
 
 @pytest.mark.docker
 def test_docker(guided: Bench) -> None:
     """Configuring the container runtime for docker, then the sample workload; --runtime=nvidia is the guide's."""
-    need("dockerd", "docker", "runc")
+    need("docker", "dockerd", "docker", "runc")
     guide = (
         "nvidia-ctk runtime configure --runtime=docker >&2\n"
         + RESTART_DOCKER
@@ -94,7 +95,7 @@ def test_docker(guided: Bench) -> None:
 @pytest.mark.podman
 def test_podman(guided: Bench) -> None:
     """Generating a CDI specification, checking the names of its devices, running a workload."""
-    need("podman", "runc")
+    need("podman", "podman", "runc")
     write_settings(guided.folder, guided.folder / "lane" / "runc")
     guide = (
         "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml 2>/dev/null\n"
