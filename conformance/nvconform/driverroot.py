@@ -10,11 +10,11 @@ import re
 import shutil
 import socket
 import stat
-import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from nvconform import ldconfig
 from nvconform.case import Driver
 
 LIBRARY_NAMES = re.compile(r"lib(cuda|nv|.*nvidia).*\.so(\..*)?")
@@ -94,7 +94,7 @@ class DriverRoot:
             cache.write_bytes(USELESS_CACHE)
         elif self.driver.loader_cache == "made":
             self._below("/etc/ld.so.conf").write_text(f"{self.driver.libraries}\n")
-            subprocess.run(["ldconfig", "-r", str(self.path)], check=True, timeout=20, capture_output=True)
+            ldconfig.write_cache(self.path)
 
 
 def _make_socket(path: Path) -> None:

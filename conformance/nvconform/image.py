@@ -9,11 +9,11 @@ import json
 import os
 import shutil
 import struct
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from nvconform import ldconfig
 from nvconform.case import Container
 
 PROBE_DIRECTORY = ".probe"
@@ -68,7 +68,7 @@ class Image:
             self.path(path).parent.mkdir(parents=True, exist_ok=True)
             os.mkfifo(self.path(path), 0o644)
         if container.loader_cache:
-            subprocess.run(["ldconfig", "-r", str(self.root)], check=True, timeout=20, capture_output=True)
+            ldconfig.write_cache(self.root)
         self._make_mount_points(container)
 
     def path(self, inside: str) -> Path:

@@ -8,10 +8,11 @@ import contextlib
 import hashlib
 import os
 import stat
-import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from nvconform import ldconfig
 
 FLAGS = ("ro", "rw", "nosuid", "nodev", "noexec")
 UNIFIED = "/sys/fs/cgroup"
@@ -228,17 +229,7 @@ def loader_cache(path: Path) -> list[str]:
     """
     if path.is_symlink() or not path.is_file():
         return []
-    command = ["/sbin/ldconfig", "-p", "-C", str(path)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-    if result.returncode:
-        return [f"unreadable {result.stderr.strip()}"]
-    entries = []
-    for line in result.stdout.splitlines():
-        name, arrow, target = line.strip().partition(" => ")
-        if arrow:
-            soname, _, kind = name.partition(" ")
-            entries.append(f"{soname} ({'64' if '64' in kind else '32'}) {target}")
-    return entries
+    return ldconfig.read_cache(path)
 
 
 def read(path: Path) -> str:

@@ -1,7 +1,6 @@
 """Driver roots: the machine's driver files where a distribution would keep them."""
 
 import os
-import shutil
 import stat
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 
 from nvconform.case import Driver
 from nvconform.driverroot import DriverRoot
+from tests.ldconfig import need_ldconfig
 
 SETS: dict[str, Any] = {
     "capabilities": {
@@ -65,8 +65,7 @@ def test_loader_caches(machine: Path, tmp_path: Path) -> None:
 
     useless = build(machine, tmp_path / "useless", Driver(loader_cache="useless")).path
     assert loader_cache(useless / "etc/ld.so.cache") == []
-    if shutil.which("ldconfig", path="/sbin:/usr/sbin") is None:
-        pytest.skip("no ldconfig on this machine")
+    need_ldconfig(tmp_path)
     made = build(machine, tmp_path / "made", Driver(loader_cache="made")).path
     entries = loader_cache(made / "etc/ld.so.cache")
     assert f"libcuda.so.1 (64) /{LIBRARIES}/libcuda.so.1" in entries

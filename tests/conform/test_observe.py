@@ -1,7 +1,6 @@
 """Observations: mount tables, trees, paths inside a root, loader caches."""
 
 import os
-import shutil
 import stat
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 
 from nvconform import observe
 from nvconform.image import shared_object
+from tests.ldconfig import need_ldconfig
 
 TABLE = """\
 22 27 0:21 / /proc rw,relatime - proc proc rw
@@ -91,8 +91,7 @@ def test_the_null_device_is_described() -> None:
 
 
 def test_a_cache_is_read_as_the_hosts_ldconfig_reads_it(tmp_path: Path) -> None:
-    if shutil.which("ldconfig", path="/sbin:/usr/sbin") is None:
-        pytest.skip("no ldconfig on this machine")
+    need_ldconfig(tmp_path)
     from nvconform.case import Container
     from nvconform.image import Image
 

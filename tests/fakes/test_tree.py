@@ -11,6 +11,7 @@ import pytest
 from nvfakes import declaration, elf, tree
 from nvfakes.machine import Machine
 from nvfakes.nvml import image
+from tests.ldconfig import find_ldconfig, write_cache
 
 from .conftest import Runner
 
@@ -54,22 +55,17 @@ def test_can_be_written_over_itself(tmp_path: Path) -> None:
     assert contents(tmp_path) == first
 
 
-@pytest.mark.skipif(not shutil.which("ldconfig", path="/usr/sbin:/sbin"), reason="ldconfig is not installed")
 @pytest.mark.parametrize("text", ["driver: {}", "driver: {}\nlib32: true\narch: x86_64"])
 def test_cache_is_what_ldconfig_makes(tmp_path: Path, text: str) -> None:
     machine = parse(text)
     tree.write_tree(machine, tmp_path, nodes=False)
-    ldconfig = str(shutil.which("ldconfig", path="/usr/sbin:/sbin"))
     folders = [f"/usr/lib/{machine.triplet}", f"/usr/lib/{machine.triplet32}"]
     (tmp_path / "folders").write_text("".join(f"{name}\n" for name in folders if (tmp_path / name[1:]).is_dir()))
-    done = subprocess.run(
-        [ldconfig, "-X", "-r", str(tmp_path), "-f", "/folders", "-C", "/real.cache"], capture_output=True, check=False
-    )
-    if done.returncode:
-        pytest.skip(f"ldconfig cannot change its root here: {done.stderr.decode().strip()}")
+    write_cache(tmp_path, "-X", "-f", "/folders", "-C", "/real.cache")
 
     def listing(name: str) -> list[str]:
-        shown = subprocess.run([ldconfig, "-p", "-C", str(tmp_path / name)], capture_output=True, text=True, check=True)
+        command = [find_ldconfig(), "-p", "-C", str(tmp_path / name)]
+        shown = subprocess.run(command, capture_output=True, text=True, check=True)
         return [line for line in shown.stdout.splitlines() if line.startswith("\t")]
 
     assert listing("etc/ld.so.cache") == listing("real.cache")

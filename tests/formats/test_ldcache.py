@@ -25,6 +25,7 @@ from nvinject.formats.ldcache import (
     parse_cache,
     parse_table,
 )
+from tests.ldconfig import find_ldconfig, write_cache
 
 NAMES = st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\0"), max_size=30)
 PATHS = NAMES | st.builds(lambda directory, name: f"/{directory}/{name}", NAMES, NAMES)
@@ -268,15 +269,8 @@ def test_hwcap_extension(hwcap: int, *, expected: bool) -> None:
     assert is_hwcap_extension(hwcap) is expected
 
 
-def ldconfig() -> str:
-    found = shutil.which("ldconfig", path="/sbin:/usr/sbin")
-    if found is None:
-        pytest.skip("no ldconfig on this machine")
-    return found
-
-
 def shown(path: Path) -> list[str]:
-    done = subprocess.run([ldconfig(), "-p", "-C", str(path)], check=True, capture_output=True, text=True)
+    done = subprocess.run([find_ldconfig(), "-p", "-C", str(path)], check=True, capture_output=True, text=True)
     return done.stdout.split("\n")
 
 
@@ -315,9 +309,7 @@ def test_layouts_of_the_real_ldconfig(tmp_path: Path, layout: str) -> None:
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(library, directory / name)
     (tmp_path / "etc/ld.so.conf").write_text("/opt\n")
-    done = subprocess.run([ldconfig(), "-c", layout, "-r", str(tmp_path)], check=False, capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"ldconfig cannot write layout {layout} here: {done.stderr.strip()}")
+    write_cache(tmp_path, "-c", layout)
     cache = parse_cache((tmp_path / "etc/ld.so.cache").read_bytes())
     paths = ["/opt/glibc-hwcaps/x86-64-v3/libz.so.1", "/opt/libz.so.1"]
     assert [(entry.soname, entry.path) for entry in cache.entries] == [("libz.so.1", path) for path in paths]

@@ -144,7 +144,7 @@ def _with_cgroup2(body: Callable[[str], str]) -> str:
         group = f"/sys/fs/cgroup/nvinject-test-{os.getpid()}"
         os.mkdir(group)
     except OSError as error:
-        return f"skip: no cgroup of version 2: {error}"
+        return f"skip: no view of cgroup v2 can be mounted here: {error}"
     try:
         return body(group)
     finally:

@@ -187,7 +187,7 @@ def with_version_2(body: Version2Body, programs: int, flags: int = BPF_F_ALLOW_M
 
     word = call_in_child(work)
     if isinstance(word, str) and word.startswith("skip: "):
-        pytest.skip(f"no cgroup v2 with device programs here: {word[6:]}")
+        pytest.skip(f"no view of cgroup v2 with device programs can be made here: {word[6:]}")
     return word
 
 

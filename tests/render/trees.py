@@ -1,13 +1,13 @@
 """Trees of libraries for tests: small ELF files at real places, and what the real ldconfig makes of them."""
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.formats.elfbuilder import build_elf
+from tests.ldconfig import find_ldconfig, write_cache
 
 MACHINE = os.uname().machine
 _NATIVE = {"x86_64": (62, 3), "aarch64": (183, 40)}
@@ -52,10 +52,8 @@ class Tree:
 
     def ldconfig(self, *options: str) -> None:
         """Let the real ldconfig write the tree's cache."""
-        command = [ldconfig(), *options, "-r", str(self.root)]
-        done = subprocess.run(command, check=False, capture_output=True, text=True)
-        if done.returncode:
-            pytest.skip(f"ldconfig {' '.join(options)} does not work here: {done.stderr.strip()}")
+        ldconfig()
+        write_cache(self.root, *options)
 
     def copy(self, root: Path) -> "Tree":
         """Return a copy of the tree, links as links."""
@@ -83,13 +81,10 @@ class Tree:
 
 
 def ldconfig() -> str:
-    """Return the path of the real ldconfig."""
+    """Return the path of the real ldconfig, or skip where it would take our libraries for another machine's."""
     if MACHINE not in _NATIVE:
         pytest.skip(f"no small ELF files for {MACHINE}")
-    found = shutil.which("ldconfig", path="/sbin:/usr/sbin")
-    if found is None:
-        pytest.skip("no ldconfig on this machine")
-    return found
+    return find_ldconfig()
 
 
 def shown(cache: Path) -> list[str]:
