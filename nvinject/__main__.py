@@ -1,5 +1,8 @@
 """python -m nvinject."""
 
-from nvinject.cli.main import run
+try:
+    from nvinject.cli.main import run
+except KeyboardInterrupt:  # as soon as it can be told apart from a mistake
+    raise SystemExit(130) from None
 
 run()

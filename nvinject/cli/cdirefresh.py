@@ -19,6 +19,7 @@ from nvinject.cli.cdioptions import (
 from nvinject.cli.cdisettings import Settings, Target, read_settings, read_target
 from nvinject.cli.messages import inform, warn
 from nvinject.errors import HostError, NvinjectError, UsageError
+from nvinject.linux.signals import Undisturbed
 from nvinject.render.specfile import write_files
 
 TYPE_CHECKING = False
@@ -51,13 +52,18 @@ def refresh(options: "dict[str, Any]") -> None:
         check_complete(settings, generated)
     for note in generated.notes:
         inform(f"note: {note}")
-    for path, text in format_documents(generated, settings, target):
-        if read_text(path) == text:
-            inform(f"{path} is up to date")
-        else:
-            write_files(((path, text),))
+    documents = format_documents(generated, settings, target)
+    changed = {path: text for path, text in documents if read_text(path) != text}
+    with Undisturbed():
+        write_files(tuple(changed.items()))
+        removed = remove_old_files(generated, target)
+    for path, _ in documents:
+        if path in changed:
             inform(f"wrote {path}: CDI {generated.spec.version}, {len(generated.spec.devices)} devices")
-    remove_old_files(generated, target)
+        else:
+            inform(f"{path} is up to date")
+    for path in removed:
+        inform(f"removed {path}: the device is gone")
 
 
 def check_complete(settings: Settings, generated: Generated) -> None:
@@ -87,16 +93,17 @@ def read_text(path: str) -> str:
         return ""
 
 
-def remove_old_files(generated: Generated, target: Target) -> None:
-    """Remove files of devices that are gone, where each device has a file of its own."""
+def remove_old_files(generated: Generated, target: Target) -> list[str]:
+    """Remove files of devices that are gone, where each device has a file of its own; returns their paths."""
     if not target.per_device:
-        return
+        return []
     base = generated.spec.kind.replace("/", "-") + "_"
     current = {f"{base}{device.name.replace(':', '_')}.{target.form}" for device in generated.spec.devices}
-    for name in os.listdir(target.output):
-        if name.startswith(base) and name.endswith((".yaml", ".json")) and name not in current:
-            os.unlink(os.path.join(target.output, name))
-            inform(f"removed {os.path.join(target.output, name)}: the device is gone")
+    names = [name for name in os.listdir(target.output) if name.startswith(base) and name not in current]
+    old = [os.path.join(target.output, name) for name in names if name.endswith((".yaml", ".json"))]
+    for path in old:
+        os.unlink(path)
+    return old
 
 
 def watch(options: "dict[str, Any]") -> int:

@@ -13,6 +13,7 @@ from nvinject.engines import containerd, crio, docker, ocihook, podman, rancher,
 from nvinject.engines.edit import SOURCE_COMMAND, SOURCE_FILE, Edit, Options
 from nvinject.engines.files import Change, carry_out, remove_directories
 from nvinject.errors import HostError, NvinjectError, UsageError, printable
+from nvinject.linux.signals import Undisturbed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -155,9 +156,10 @@ def perform(
             edit = plan()
             return edit, configure(history, edit.changes)
         edit = undo_edit(history, engine)
-        carry_out(edit.changes)
-        remove_directories(history.directories)
-        undo.save_history(history.replace(files=(), directories=()))
+        with Undisturbed():
+            carry_out(edit.changes)
+            remove_directories(history.directories)
+            undo.save_history(history.replace(files=(), directories=()))
         return edit, ()
 
 
@@ -170,18 +172,19 @@ def undo_edit(history: undo.History, engine: str) -> Edit:
 
 
 def configure(history: undo.History, changes: tuple[Change, ...]) -> tuple[str, ...]:
-    """Make the changes, with the way back kept first; returns notes. All or nothing."""
+    """Make the changes, with the way back kept first; returns notes. All or nothing, signals or not."""
     after, notes = undo.with_changes(history, changes)
     if after == history:
         return notes
-    undo.save_history(after)
-    try:
-        made = carry_out(changes)
-    except NvinjectError:
-        undo.save_history(history)
-        raise
-    if made:
-        undo.save_history(after.replace(directories=(*after.directories, *made)))
+    with Undisturbed():
+        undo.save_history(after)
+        try:
+            made = carry_out(changes)
+        except NvinjectError:
+            undo.save_history(history)
+            raise
+        if made:
+            undo.save_history(after.replace(directories=(*after.directories, *made)))
     return notes
 
 

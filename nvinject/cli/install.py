@@ -9,12 +9,13 @@ start-up code out and saves 2 ms.
 import os
 import sys
 
-from nvinject.bundle import bundle_path, write_bundle
+from nvinject.bundle import bundle_path, find_sources, write_bundle
 from nvinject.cli.manifest import manifest_path, missing_directories, record_installation, replace_file
 from nvinject.cli.shimlauncher import MARK, format_hook, format_launcher
 from nvinject.cli.steps import print_steps
 from nvinject.configfile import DEFAULT_CONFIG
 from nvinject.errors import UsageError
+from nvinject.linux.signals import Undisturbed
 from nvinject.render.oci import HOOK_SCRIPT
 
 TYPE_CHECKING = False
@@ -156,7 +157,8 @@ def lay_down(
 ) -> None:
     """Write launcher, shim, links and config.toml, and add to the prefix's list what was written.
 
-    All or nothing: where one cannot be written, those that were not there before are taken away again.
+    All or nothing: where one cannot be written, those that were not there before are taken away again. A signal that
+    ends this program waits until all is done.
     """
     folder = os.path.dirname(launcher)
     files = {launcher: format_launcher_of(interpreter, directories)}
@@ -168,19 +170,20 @@ def lay_down(
     made += missing_directories(os.path.dirname(config)) if config else ()
     made += missing_directories(os.path.dirname(manifest_path(prefix)))
     new = [path for path in (*files, *targets, config) if path and not os.path.lexists(path)]
-    try:
-        for path, text in files.items():
-            write(path, text)
-        for path, target in targets.items():
-            link(path, target)
-        if config:
-            from nvinject.cli.configschema import format_default
+    with Undisturbed():
+        try:
+            for path, text in files.items():
+                write(path, text)
+            for path, target in targets.items():
+                link(path, target)
+            if config:
+                from nvinject.cli.configschema import format_default
 
-            write(config, format_default(), mode=0o644)
-        record_installation(prefix, [*files, *targets, *([config] if config else ())], made)
-    except BaseException:
-        take_away(new, made)
-        raise
+                write(config, format_default(), mode=0o644)
+            record_installation(prefix, [*files, *targets, *([config] if config else ())], made)
+        except BaseException:
+            take_away(new, made)
+            raise
 
 
 def take_away(files: "list[str]", directories: "tuple[str, ...]") -> None:
@@ -274,20 +277,23 @@ def format_scripts(launcher: str) -> "dict[str, str]":
 def compile_modules(directories: "list[str]") -> None:
     """Byte-compile nvinject and the NVML bindings: without it every start compiles anew, 20 ms each time.
 
-    The bundle saves the hook another 3 ms. Where byte code cannot be written, nothing but time is lost.
+    The bundle saves the hook another 3 ms. Where byte code cannot be written, nothing but time is lost. A signal that
+    ends this program waits for the end of the file that is being written.
     """
     import compileall
 
+    package = os.path.join(directories[0], "nvinject")
     try:
-        write_bundle(os.path.join(directories[0], "nvinject"))
+        with Undisturbed():
+            write_bundle(package)
     except OSError as error:
         sys.stderr.write(f"nvinject: warning: cannot write byte code: {error.filename}: {error.strerror}\n")
     quiet = 2
-    compileall.compile_dir(os.path.join(directories[0], "nvinject"), quiet=quiet)
-    for directory in directories:
-        bindings = os.path.join(directory, "pynvml.py")
-        if os.path.exists(bindings):
-            compileall.compile_file(bindings, quiet=quiet)
+    bindings = [os.path.join(directory, "pynvml.py") for directory in directories]
+    sources = [f"{directories[0]}{source}" for source in find_sources(package)]
+    for source in (*sources, *(path for path in bindings if os.path.exists(path))):
+        with Undisturbed():
+            compileall.compile_file(source, quiet=quiet)
 
 
 def verify(launcher: str) -> None:

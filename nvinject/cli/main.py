@@ -214,8 +214,11 @@ def finish(code: int) -> int:
 
 def run() -> "NoReturn":
     """Run as a program: the console script, `python -m nvinject` and the installed launcher end here."""
-    replace_closed_streams()
-    show_every_character()
-    code = finish(main(sys.argv[1:], sys.argv[0].rpartition("/")[2]))
+    try:
+        replace_closed_streams()
+        show_every_character()
+        code = finish(main(sys.argv[1:], sys.argv[0].rpartition("/")[2]))
+    except KeyboardInterrupt:
+        code = INTERRUPTED
     # Skips the interpreter's tear-down: 1.5 ms of every container start, and nothing of ours waits for it.
     _exit(code)

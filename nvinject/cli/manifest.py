@@ -5,8 +5,10 @@ Belongs here: writing and reading the list, and comparing it with what is there.
 """
 
 import os
+import stat
 
 from nvinject.errors import UsageError
+from nvinject.linux.signals import Undisturbed
 from nvinject.record import Record
 
 DIRECTORY = "share/nvinject"
@@ -47,8 +49,11 @@ def fingerprint(path: str) -> str:
     import hashlib
 
     try:
-        if os.path.islink(path):
+        status = os.lstat(path)
+        if stat.S_ISLNK(status.st_mode):
             return f"-> {os.readlink(path)}"
+        if not stat.S_ISREG(status.st_mode):
+            return f"no file: {stat.filemode(status.st_mode)}"  # reading a FIFO would wait for a writer
         with open(path, "rb") as file:
             return hashlib.sha256(file.read()).hexdigest()
     except (FileNotFoundError, NotADirectoryError):
@@ -103,12 +108,13 @@ def record_installation(prefix: str, paths: "list[str]", directories: tuple[str,
 def replace_file(path: str, text: str, mode: int = 0o644) -> None:
     """Write a file in one step, with this mode whatever the umask; raises OSError with nothing left behind."""
     temporary = f"{path}.{os.getpid()}"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(temporary, mode)
-        os.rename(temporary, path)
-    except OSError:
-        os.unlink(temporary)
-        raise
+    with Undisturbed():
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+            os.chmod(temporary, mode)
+            os.rename(temporary, path)
+        except OSError:
+            os.unlink(temporary)
+            raise

@@ -231,12 +231,11 @@ def make_one_node(dev: Root, node: "DeviceNode", *, dry_run: bool, replace: bool
     path, number = dev.host_path(node.path), f"{node.major}:{node.minor} {node.mode:04o}"
     try:
         state, found = devicenodes.state_of_node(dev.fd, node)
+        make = devicenodes.make_node
         if state == WRONG and replace:
-            if not dry_run:
-                devicenodes.remove_node(dev.fd, node)
-            state = MISSING
+            state, make = MISSING, devicenodes.replace_node
         if state == MISSING and not dry_run:
-            devicenodes.make_node(dev.fd, node)
+            make(dev.fd, node)
     except FileExistsError:
         return "node", path, f"{THERE}: somebody else made it"
     except OSError as error:

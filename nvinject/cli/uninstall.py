@@ -9,6 +9,7 @@ import os
 from nvinject.cli.manifest import CHANGED, GONE, Manifest, read_manifest
 from nvinject.cli.steps import print_steps
 from nvinject.errors import UsageError
+from nvinject.linux.signals import Undisturbed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,10 +47,11 @@ def main(arguments: "list[str]") -> int:
     manifest = read_manifest(prefix)
     if not manifest.entries:
         raise UsageError(f"nothing is installed in {prefix}: {manifest.path} is missing", "name the right --prefix")
-    rows = remove_entries(manifest, force=options.force, dry_run=options.dry_run)
-    kept = [row for row in rows if row[0] == "kept"]
-    if not kept:
-        rows += remove_rest(manifest, dry_run=options.dry_run)
+    with Undisturbed():
+        rows = remove_entries(manifest, force=options.force, dry_run=options.dry_run)
+        kept = [row for row in rows if row[0] == "kept"]
+        if not kept:
+            rows += remove_rest(manifest, dry_run=options.dry_run)
     print_steps(rows, ("result", "path", "detail"), dry_run=options.dry_run, as_json=options.json)
     return 1 if kept else 0
 

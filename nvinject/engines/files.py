@@ -9,6 +9,7 @@ import os
 import stat
 
 from nvinject.errors import ConfigurationError, HostError
+from nvinject.linux.signals import Undisturbed
 from nvinject.record import Record
 
 FILE_MODE = 0o644
@@ -76,8 +77,13 @@ def carry_out(changes: "tuple[Change, ...]") -> tuple[str, ...]:
     """Make all changes or none; returns the directories that were made. Raises HostError.
 
     All new contents are written beside their places before the first is put there. Links are followed: the file that
-    they lead to is replaced.
+    they lead to is replaced. A signal that ends this program waits until all is done.
     """
+    with Undisturbed():
+        return _carry_out(changes)
+
+
+def _carry_out(changes: "tuple[Change, ...]") -> tuple[str, ...]:
     made: list[str] = []
     prepared: list[tuple[Change, str, str]] = []
     done: list[tuple[Change, str]] = []

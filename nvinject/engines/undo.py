@@ -9,6 +9,7 @@ import os
 
 from nvinject.engines.files import Change, make_directories, read_content, remove_directories
 from nvinject.errors import ConfigurationError, HostError
+from nvinject.linux.signals import Undisturbed
 from nvinject.record import Record
 
 TYPE_CHECKING = False
@@ -126,22 +127,27 @@ def save_history(history: History) -> None:
             ],
             "directories": list(history.directories),
         }
-        temporary = f"{history.path}.{os.getpid()}.new"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(temporary, flags, _RECORD_MODE)
-        try:
-            with os.fdopen(descriptor, "w") as file:
-                file.write(json.dumps(values, indent=2) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            os.rename(temporary, history.path)
-        except OSError:
-            os.unlink(temporary)
-            raise
+        with Undisturbed():
+            _replace(history.path, json.dumps(values, indent=2) + "\n")
     except OSError as error:
         raise HostError(
             f"cannot keep the way back in {history.path}: {error.strerror}", "name a directory with --state-dir"
         ) from error
+
+
+def _replace(path: str, text: str) -> None:
+    temporary = f"{path}.{os.getpid()}.new"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(temporary, flags, _RECORD_MODE)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(temporary, path)
+    except OSError:
+        os.unlink(temporary)
+        raise
 
 
 def with_changes(history: History, changes: "Sequence[Change]") -> tuple[History, tuple[str, ...]]:

@@ -10,6 +10,7 @@ import stat
 from nvinject.core.model import DeviceNode
 from nvinject.core.nodesetup import Link
 from nvinject.linux.inroot import open_parent, temporary_name
+from nvinject.linux.signals import Undisturbed
 
 MADE = "made"
 THERE = "there"
@@ -38,6 +39,18 @@ def state_of_node(root_fd: int, node: DeviceNode) -> tuple[str, str]:
 
 def make_node(root_fd: int, node: DeviceNode) -> None:
     """Make a node with owner and mode, and its directory; raises OSError, FileExistsError where something is there."""
+    with Undisturbed():
+        _make_node(root_fd, node)
+
+
+def replace_node(root_fd: int, node: DeviceNode) -> None:
+    """Make a node in place of another one; raises OSError."""
+    with Undisturbed():
+        remove_node(root_fd, node)
+        _make_node(root_fd, node)
+
+
+def _make_node(root_fd: int, node: DeviceNode) -> None:
     parent_fd, name, created = open_parent(root_fd, node.path, 0o755)
     for held, _ in created:
         os.close(held)
@@ -70,8 +83,9 @@ def state_of_link(directory: str, link: Link) -> tuple[str, str]:
 
 def make_link(directory: str, link: Link) -> None:
     """Make a link, and its directory; raises OSError, FileExistsError where something is there."""
-    os.makedirs(directory, mode=0o755, exist_ok=True)
-    os.symlink(link.target, os.path.join(directory, link.name))
+    with Undisturbed():
+        os.makedirs(directory, mode=0o755, exist_ok=True)
+        os.symlink(link.target, os.path.join(directory, link.name))
 
 
 def remove_node(root_fd: int, node: DeviceNode) -> None:

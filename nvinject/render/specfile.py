@@ -9,6 +9,7 @@ import os
 from nvinject.errors import HostError, UsageError
 from nvinject.formats import cdi
 from nvinject.formats.jsonio import dumps
+from nvinject.linux.signals import Undisturbed
 from nvinject.record import Record
 
 TYPE_CHECKING = False
@@ -77,9 +78,14 @@ def with_extension(path: str, form: str) -> str:
 def write_files(files: "tuple[tuple[str, str], ...]") -> None:
     """Write several (path, text), each in one step; directories are made as needed.
 
-    All are written under other names before the first is put in place, so that a full disk changes nothing. Raises
-    HostError.
+    All are written under other names before the first is put in place, so that a full disk changes nothing. A signal
+    that ends this program waits until all is done. Raises HostError.
     """
+    with Undisturbed():
+        _write_files(files)
+
+
+def _write_files(files: "tuple[tuple[str, str], ...]") -> None:
     prepared: list[tuple[str, str]] = []
     try:
         for path, text in files:
