@@ -37,9 +37,13 @@ class Log:
 
     def __exit__(self, *_: object) -> None:
         """Close the file."""
-        if self._descriptor >= 0:
+        if self._descriptor < 0:
+            return
+        try:
             os.close(self._descriptor)
-            self._descriptor = -1
+        except OSError as error:  # a network's file system writes only now; the container has what it needs
+            sys.stderr.write(f"nvinject: warning: the log's last lines may be lost: {error.strerror}\n")
+        self._descriptor = -1
 
     @property
     def is_kept(self) -> bool:
@@ -55,7 +59,7 @@ class Log:
             try:
                 os.write(self._descriptor, line.encode(errors="surrogateescape"))
             except OSError as error:
-                os.close(self._descriptor)
+                os.close_quietly(self._descriptor)
                 self._descriptor = -1
                 sys.stderr.write(f"nvinject: warning: the log is not written any more: {error.strerror}\n")
 

@@ -14,6 +14,7 @@ import os
 from nvinject.core.plan import CreateSymlink, UpdateLoaderCache, WriteFile
 from nvinject.errors import ContainerError
 from nvinject.formats.mountinfo import parse_mountinfo
+from nvinject.leanos import close_quietly
 from nvinject.linux import mounts
 from nvinject.render.namespaces import Container, Work, forbid_imports
 
@@ -91,7 +92,7 @@ def apply_here(operations: "tuple[Operation, ...]", root_fd: int, log: "Callable
     try:
         _WorkHere(operations, Container(proc_fd=proc_fd, root_fd=root_fd, pid=os.getpid()), report).run()
     finally:
-        os.close(proc_fd)
+        close_quietly(proc_fd)  # everything is done by now, or taken back
     return tuple(warnings)
 
 

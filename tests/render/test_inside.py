@@ -57,3 +57,38 @@ def test_only_what_the_runtime_made_read_only_is_written(
         timeout=60,
     )
     assert done.stdout.strip() == ("written" if writable else "Read-only file system"), (title, done.stderr)
+
+
+CLOSING = """
+import os, sys
+from nvinject import leanos
+from nvinject.core.plan import WriteFile
+from nvinject.render.inside import apply_here
+close = os.close
+
+def close_badly(descriptor):
+    lost = os.readlink(f"/proc/self/fd/{descriptor}") == f"/proc/{os.getpid()}"
+    close(descriptor)
+    if lost:
+        raise OSError(5, "Input/output error")
+
+os.close = leanos.close = close_badly
+root_fd = os.open(sys.argv[1], os.O_PATH | os.O_DIRECTORY)
+print(apply_here((WriteFile(reason="tried", target="/made", content="text", mode=0o644),), root_fd, print))
+"""
+
+
+def test_a_descriptor_that_cannot_be_closed_refuses_nothing(tmp_path: Path) -> None:
+    """By then everything is done, and nothing would take it back."""
+    if shutil.which("unshare") is None or subprocess.run(["unshare", "-m", "true"], check=False).returncode:
+        pytest.skip("a mount namespace needs root")
+    done = subprocess.run(
+        ["unshare", "-m", sys.executable, "-c", CLOSING, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.stdout.splitlines()[-1:] == ["()"], done.stderr
+    assert (tmp_path / "made").read_text() == "text"
