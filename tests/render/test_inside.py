@@ -38,14 +38,19 @@ except OSError as error:
 """
 
 
+def need_mount_namespaces() -> None:
+    """Skip where none can be made, with the reason."""
+    tried = subprocess.run(["unshare", "-m", "true"], check=False, capture_output=True, text=True)
+    if tried.returncode:
+        pytest.skip(f"no mount namespace can be made here: {tried.stderr.strip()}")
+
+
 @pytest.mark.parametrize(("title", "mounts", "place", "writable"), STORIES, ids=[story[0] for story in STORIES])
 def test_only_what_the_runtime_made_read_only_is_written(
     tmp_path: Path, title: str, mounts: str, place: str, *, writable: bool
 ) -> None:
     """A tree that somebody else shows read-only may be shared by several containers."""
-    tried = subprocess.run(["unshare", "-m", "true"], check=False, capture_output=True, text=True)
-    if tried.returncode:
-        pytest.skip(f"no mount namespace can be made here: {tried.stderr.strip()}")
+    need_mount_namespaces()
     script = f'set -e\nmount -t tmpfs none .\ncd .\ncd $PWD\n{mounts}\nexec $0 -c "$1" {place}'
     done = subprocess.run(
         ["unshare", "-m", "sh", "-c", script, sys.executable, PROBE],
@@ -80,8 +85,7 @@ print(apply_here((WriteFile(reason="tried", target="/made", content="text", mode
 
 def test_a_descriptor_that_cannot_be_closed_refuses_nothing(tmp_path: Path) -> None:
     """By then everything is done, and nothing would take it back."""
-    if shutil.which("unshare") is None or subprocess.run(["unshare", "-m", "true"], check=False).returncode:
-        pytest.skip("a mount namespace needs root")
+    need_mount_namespaces()
     done = subprocess.run(
         ["unshare", "-m", sys.executable, "-c", CLOSING, str(tmp_path)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
