@@ -17,6 +17,7 @@ from nvinject.core.plan import DecideLimits, Operation, Plan
 from nvinject.core.request import ContainerRequest
 from nvinject.errors import HostError, UsageError
 from nvinject.formats import cdi
+from nvinject.host.nvmlreport import start_inquiry
 from nvinject.record import Record
 from nvinject.render.cdi import (
     APPLY_MEMORY_LIMITS,
@@ -35,8 +36,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
+    from nvinject.host.inquiry import Inquiry
+
 
 EMPTY_DEVICE = ("NVCT_EMPTY_DEVICE=",)
+# Below the proc root, where the driver manages MIG (host.gpus looks at it again, through the root's descriptor).
+MIG_CONFIGURATION = "/driver/nvidia/capabilities/mig/config"
 # The last version that engines of 2022 (podman 4.3, containerd 1.6) read.
 WIDELY_READ = "0.5.0"
 
@@ -99,8 +104,17 @@ def generate(settings: Settings) -> Generated:
 
 def generate_gpus(settings: Settings) -> Generated:
     """Return the spec of GPUs and their slices."""
-    inventory = find_inventory(settings, nvml=False)
     ids = tuple(name for name in settings.device_ids if name != "none") or ("none",)
+    if ids != ("all",) or not os.path.exists(f"{settings.policy.roots.proc}{MIG_CONFIGURATION}"):
+        return generate_chosen(settings, ids, None)
+    # NVML will be asked which GPUs are in MIG mode: the child gets ready while we look at the host.
+    with start_inquiry() as inquiry:
+        return generate_chosen(settings, ids, inquiry)
+
+
+def generate_chosen(settings: Settings, ids: tuple[str, ...], inquiry: "Inquiry | None") -> Generated:
+    """Return the spec of the GPUs and slices of these names; `inquiry` is the child that can ask NVML."""
+    inventory = find_inventory(settings, nvml=False)
     needs = planner.needs_nvml(ContainerRequest(devices=ids, capabilities=()))
     offered = () if needs or ids == ("none",) else naming.offers(ids, inventory.gpus)
     notes: tuple[str, ...] = ()
@@ -108,7 +122,7 @@ def generate_gpus(settings: Settings) -> Generated:
         inventory = find_inventory(settings, nvml=True)
         offered = naming.offers(ids, inventory.gpus)
     elif ids == ("all",) and naming.might_be_empty(inventory.gpus):
-        inventory, notes = ask_about_modes(settings, inventory)
+        inventory, notes = ask_about_modes(settings, inventory, inquiry)
         offered = naming.offers(ids, inventory.gpus)
     return offer_devices(settings, inventory, offered, notes)
 
@@ -184,7 +198,9 @@ def plan_offers(
     raise refusal
 
 
-def ask_about_modes(settings: Settings, inventory: Inventory) -> tuple[Inventory, tuple[str, ...]]:
+def ask_about_modes(
+    settings: Settings, inventory: Inventory, inquiry: "Inquiry | None"
+) -> tuple[Inventory, tuple[str, ...]]:
     """Return the inventory with what NVML knows; or as it was, with a note why NVML could not be asked."""
     from nvinject.host.nvml import ask_nvml, complete_inventory
 
@@ -196,7 +212,7 @@ def ask_about_modes(settings: Settings, inventory: Inventory) -> tuple[Inventory
             return find_inventory(settings, nvml=True), ()
         # The host was just looked at: only the question is new.
         timeout, dev = settings.policy.nvml_timeout, inventory.roots.dev
-        answer = ask_nvml(library, driver.version, timeout, device_root=dev)
+        answer = ask_nvml(library, driver.version, timeout, device_root=dev, inquiry=inquiry)
         return complete_inventory(inventory, answer), ()
     except HostError as error:
         note = f"{error.message}; a GPU in MIG mode without a MIG device could not be told apart"

@@ -7,8 +7,9 @@ limits (core.memorylimits), looking (host.memorylimits), the calls (render.nvmll
 import os
 
 from nvinject.errors import HostError
+from nvinject.host import inquiry
 from nvinject.host.memorylimits import find_cgroup
-from nvinject.host.nvml import NO_PERMISSION, NOT_FOUND, run_child, show_devices
+from nvinject.host.nvmlreport import NO_PERMISSION, NOT_FOUND, prepare, show_devices
 from nvinject.render.nvmllimits import Limit, set_limits
 
 TYPE_CHECKING = False
@@ -60,9 +61,10 @@ def apply_limits(
     def report() -> "Iterator[str]":
         if device_root != "/":
             show_devices(device_root)
+        prepare()
         return set_limits(library, cgroup, limits)
 
-    text = run_child(report, timeout)
+    text = inquiry.ask(report, timeout)
     lines = [line.split("\t") for line in text.splitlines()]
     if lines == [["end"]]:
         return

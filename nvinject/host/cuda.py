@@ -1,10 +1,11 @@
 """What libcuda says without any management library: its CUDA version, and the compute capability of the first GPU.
 
-Belongs here: the questions, asked in a child as NVML's are (nvml.py), because the library may hang, crash or print.
+Belongs here: the questions, asked in a child as NVML's are (inquiry.py), because the library may hang, crash or print.
 Does not belong here: what NVML tells as well; hosts that have NVML are asked there.
 """
 
-from nvinject.host.nvml import cuda_version_text, run_child
+from nvinject.host import inquiry
+from nvinject.host.nvml import cuda_version_text
 from nvinject.record import Record
 
 TYPE_CHECKING = False
@@ -25,7 +26,7 @@ class CudaAnswer(Record):
 
 def ask_cuda(library: str, timeout: float) -> CudaAnswer:
     """Return what the libcuda at a path says; `timeout` is in seconds. Raises HostError where it hangs or crashes."""
-    return parse_answer(run_child(lambda: _report(library), timeout, library="libcuda"))
+    return parse_answer(inquiry.ask(lambda: _report(library), timeout, library="libcuda"))
 
 
 def parse_answer(text: str) -> CudaAnswer:

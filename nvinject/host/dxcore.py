@@ -6,7 +6,7 @@ on Linux their wide characters have four bytes.
 """
 
 from nvinject.errors import HostError
-from nvinject.host.nvml import run_child
+from nvinject.host import inquiry
 from nvinject.record import Record
 
 TYPE_CHECKING = False
@@ -41,7 +41,7 @@ class DxcoreAnswer(Record):
 def ask_dxcore(library: str, timeout: float) -> DxcoreAnswer:
     """Return what the libdxcore at a path says; `timeout` is in seconds. Raises HostError where it hangs or crashes."""
     try:
-        text = run_child(lambda: _report(library), timeout, library="libdxcore")
+        text = inquiry.ask(lambda: _report(library), timeout, library="libdxcore")
     except HostError as error:
         raise HostError(error.message, REMEDY) from error
     return parse_answer(text)

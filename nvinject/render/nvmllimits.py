@@ -1,9 +1,9 @@
 """Limits of GPU memory set through NVML: what a child process does, one line for each step.
 
 Belongs here: the calls, and taking back what was set when one fails. Does not belong here: which limits (core), which
-cgroup and library (host), and the child with its time limit (host.nvml). nvmlSetMemoryLimits_v1_t is a pointer to the
-cgroup's path and two 64-bit numbers, as in the bindings nvidia-ml-py 13.615; older bindings do not have it, so it is
-declared here.
+cgroup and library (host), and the child with its time limit (host.inquiry). nvmlSetMemoryLimits_v1_t is a pointer to
+the cgroup's path and two 64-bit numbers, as in the bindings nvidia-ml-py 13.615; older bindings do not have it, so
+it is declared here.
 """
 
 import ctypes
