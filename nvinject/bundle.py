@@ -1,7 +1,8 @@
 """Writes all of nvinject's byte code into one file, for the launcher.
 
 Belongs here: compiling and the file's layout: the interpreter's magic number, then marshalled the finder's code and an
-index, then the modules' code, where the index says. Does not belong here: finding modules in it (bundlefinder.py).
+index of entries that are marshalled again, then the modules' code, where the index says. Does not belong here: finding
+modules in it (bundlefinder.py).
 """
 
 import os
@@ -9,7 +10,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvinject.bundlefinder import Entry
+    from nvinject.bundlefinder import Entry, Index
 
 FINDER = "nvinject.bundlefinder"
 HEAD_SIZE = 1 << 16  # what the launcher reads at once; magic number, finder and index must fit
@@ -44,7 +45,7 @@ def format_bundle(package: str) -> bytes:
 
     root = os.path.dirname(package)
     sources = {module_name(source): source for source in find_sources(package)}
-    index: dict[str, Entry] = {}
+    index: Index = {}
     codes: list[bytes] = []
     place = HEAD_SIZE
     finder = None
@@ -58,7 +59,8 @@ def format_bundle(package: str) -> bytes:
             finder = code
         codes.append(marshal.dumps(code))
         needed = tuple(module for module in find_imports(text, name) if module in sources)
-        index[name] = (place, len(codes[-1]), source, status.st_mtime_ns, status.st_size, needed)
+        entry: Entry = (place, len(codes[-1]), source, status.st_mtime_ns, status.st_size, needed)
+        index[name] = marshal.dumps(entry)
         place += len(codes[-1])
     head = MAGIC_NUMBER + marshal.dumps((finder, index))
     if len(head) > HEAD_SIZE:

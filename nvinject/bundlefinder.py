@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     # place and length of the byte code, path of the source below the root, its time in nanoseconds, its size, and the
     # modules that this one imports before it does anything else
     Entry = tuple[int, int, str, int, int, tuple[str, ...]]
+    # marshalled until they are asked for: a start needs a tenth to a third of them
+    Index = dict[str, "bytes | Entry"]
 
 
 class BundleFinder:
     """An importer (PEP 451) of the modules in an open bundle."""
 
-    def __init__(self, descriptor: int, root: str, index: "dict[str, Entry]") -> None:
+    def __init__(self, descriptor: int, root: str, index: "Index") -> None:
         """Take the open file, the directory that holds the package, and what is where."""
         self._descriptor = descriptor
         self._root = root
@@ -34,7 +36,7 @@ class BundleFinder:
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> "ModuleSpec | None":  # noqa: ARG002
         """Return how to load a module, None for one that is not here or not of its source."""
-        entry = self._index.get(name)
+        entry = self._entry(name)
         if entry is None or not self._is_current(entry):
             return None
         self._load_all(entry[5])
@@ -45,8 +47,16 @@ class BundleFinder:
 
     def exec_module(self, module: "ModuleType") -> None:
         """Run a module's byte code."""
-        place, length, *_ = self._index[module.__name__]
+        entry = self._entry(module.__name__)
+        assert entry is not None
+        place, length, *_ = entry
         exec(loads(posix.pread(self._descriptor, length, place)), module.__dict__)  # noqa: S102, S302 # as any .pyc
+
+    def _entry(self, name: str) -> "Entry | None":
+        entry = self._index.get(name)
+        if isinstance(entry, bytes):
+            entry = self._index[name] = loads(entry)  # noqa: S302 # as any .pyc
+        return entry
 
     def _is_current(self, entry: "Entry") -> bool:
         try:
@@ -66,7 +76,7 @@ class BundleFinder:
     def _load_all(self, names: "tuple[str, ...]") -> None:
         """Load what a module is about to import: in one go it takes a third of the import system's time for each."""
         for name in names:
-            entry = self._index.get(name)
+            entry = self._entry(name)
             package = name.rpartition(".")[0]
             if name in sys.modules or name in self._loading or entry is None or not self._is_current(entry):
                 continue
@@ -101,6 +111,6 @@ class BundleFinder:
             setattr(sys.modules[package], last, module)
 
 
-def install(descriptor: int, root: str, index: "dict[str, Entry]") -> None:
+def install(descriptor: int, root: str, index: "Index") -> None:
     """Let the bundle be asked before any directory."""
     sys.meta_path.insert(0, BundleFinder(descriptor, root, index))

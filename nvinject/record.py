@@ -39,7 +39,7 @@ class RecordType(type):
 
     _fields: "tuple[str, ...]"
     _defaults: "dict[str, Any]"
-    _places: "list[tuple[str, Any, Any]]"
+    _places: "list[tuple[str, Any, Any]] | None"
 
     def __new__(mcs, name: str, bases: "tuple[type, ...]", namespace: "dict[str, Any]") -> "RecordType":
         """Build the class with one slot for each annotated name."""
@@ -51,16 +51,20 @@ class RecordType(type):
                 inherited += [field for field in base._fields if field not in inherited]
                 defaults.update(base._defaults)
         defaults.update({field: namespace.pop(field) for field in own if field in namespace})
-        namespace["__slots__"] = tuple(field for field in own if field not in inherited)
-        created = super().__new__(mcs, name, bases, namespace)
-        created._fields = tuple(inherited + [field for field in own if field not in inherited])
-        created._defaults = defaults
-        # Bound once here: a container's start builds some hundred records, and each field would be looked up again.
-        created._places = [
-            (field, getattr(created, field).__set__, defaults.get(field, _MISSING)) for field in created._fields
-        ]
-        created.__match_args__ = created._fields  # type: ignore[attr-defined, misc, unused-ignore]
-        return created
+        added = [field for field in own if field not in inherited] if inherited else own
+        fields = (*inherited, *added)
+        namespace.update(
+            __slots__=tuple(added), __match_args__=fields, _fields=fields, _defaults=defaults, _places=None
+        )
+        return super().__new__(mcs, name, bases, namespace)
+
+
+def _bind(kind: RecordType) -> "list[tuple[str, Any, Any]]":
+    """Look up how each field is set, once for a class and not before its first record: most classes get none."""
+    defaults = kind._defaults
+    places = [(field, getattr(kind, field).__set__, defaults.get(field, _MISSING)) for field in kind._fields]
+    kind._places = places
+    return places
 
 
 class Record(metaclass=RecordType):
@@ -72,7 +76,8 @@ class Record(metaclass=RecordType):
     def __init__(self, **values: "Any") -> None:
         """Set every field from the keywords, else from the class's defaults."""
         take = values.pop
-        for field, put, default in type(self)._places:
+        kind = type(self)
+        for field, put, default in kind._places or _bind(kind):
             value = take(field, default)
             if value is _MISSING:
                 raise TypeError(f"{type(self).__name__} needs a value for {field}")
@@ -109,6 +114,8 @@ class Record(metaclass=RecordType):
 
     def replace(self, **changes: "Any") -> "Self":
         """Return a copy with the given fields changed."""
-        values = {field: getattr(self, field) for field in type(self)._fields}
-        values.update(changes)
-        return type(self)(**values)
+        kind = type(self)
+        for field in kind._fields:
+            if field not in changes:
+                changes[field] = getattr(self, field)
+        return kind(**changes)

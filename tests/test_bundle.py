@@ -33,7 +33,7 @@ def root(tmp_path: Path) -> Path:
 def load(root: Path, change: str = "") -> dict[str, str]:
     """Run the launcher's own way in; returns the kind of loader of every module of ours."""
     launcher = root / "launcher"
-    text = format_launcher_of(find_interpreter(), [str(root)]).replace("\nrun()\n", f"\n{change}\n{REPORT}")
+    text = format_launcher_of(find_interpreter(), [str(root)]).replace("\nlaunch(bundle)\n", f"\n{change}\n{REPORT}")
     launcher.write_text(text)
     done = subprocess.run([sys.executable, "-IS", launcher], check=True, capture_output=True, text=True, timeout=60)
     found: dict[str, str] = json.loads(done.stdout)

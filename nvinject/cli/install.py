@@ -34,6 +34,7 @@ SHIM_NAME = "nvidia-container-runtime"
 SHIM_HOOK_NAME = LAUNCHER_NAME + HOOK_SCRIPT
 SHIM_LINK_NAMES = ("nvidia-container-runtime.cdi", "nvidia-container-runtime.legacy")
 
+# Short, because it is compiled at every start; what it does next is in the bundle (launch.py).
 LAUNCHER = """\
 #!{interpreter} -IS
 # Written by `nvinject install`; the hook's way in. See docs/architecture.md, "The launcher".
@@ -43,34 +44,13 @@ import posix
 import sys
 from _frozen_importlib_external import MAGIC_NUMBER
 
-
-def close_inherited():
-    # Not one range up to the highest number: where the kernel cannot close a range, Python tries each number.
-    try:
-        inherited = [int(name) for name in posix.listdir("/proc/self/fd")]
-    except OSError:
-        inherited = range(4096)
-    for descriptor in inherited:
-        if descriptor > 2:
-            try:
-                posix.close(descriptor)
-            except OSError:
-                pass
-
 gc.disable()
 # Installing compiled everything; a start under a limit of file sizes would leave cut byte code behind.
 sys.dont_write_bytecode = True
-named = sys.argv[0].endswith("/nvidia-cdi-hook") or "".join(sys.argv[2:3]).find("-") > 0
-if named or sys.argv[1:2] == ["create-container"]:
-    # The working directory of these may be the one way to the container's root file system.
-    close_inherited()
-elif sys.argv[1:2] == ["hook"] or sys.argv[0].endswith(("/nvidia-container-runtime-hook", "/nvidia-container-toolkit")):
-    posix.chdir("/")
-    close_inherited()
 sys.path += {directories!r}
+bundle = -1
 try:
-    name = {bundle!r}.replace("TAG", sys.implementation.cache_tag)
-    bundle = posix.open(name, posix.O_RDONLY | posix.O_CLOEXEC)
+    bundle = posix.open({bundle!r}.replace("TAG", sys.implementation.cache_tag), posix.O_RDONLY | posix.O_CLOEXEC)
     head = posix.read(bundle, 65536)
     if head.startswith(MAGIC_NUMBER):
         finder, index = marshal.loads(head[len(MAGIC_NUMBER):])
@@ -80,13 +60,13 @@ try:
 except (OSError, ValueError, EOFError, TypeError):
     pass  # not written: modules are found one by one
 try:
-    from nvinject.cli.main import run
+    from nvinject.cli.launch import launch
 except Exception as error:
     text = f"nvinject: cannot load its modules: {{error}}; its files or Python's cannot be read, or memory is short"
     posix.write(2, text.replace("\\n", " ").encode(errors="replace") + b"\\n")
     posix._exit(6)
 
-run()
+launch(bundle)
 """
 
 DESCRIPTION = """\

@@ -68,6 +68,14 @@ TROUBLE = 6  # HostError's: the system refused what every program needs
 INTERNAL_ERROR = 70  # EX_SOFTWARE of sysexits.h
 
 
+def is_cdi_hook(words: "list[str]") -> bool:
+    """Tell whether a command is a hook of CDI specs, whose names have a hyphen, but for chmod; stages have none."""
+    if words[:1] == ["ctk"]:
+        return [word for word in words if not word.startswith("-")][1:2] == ["hook"]
+    name = words[1] if words[:1] == ["hook"] and len(words) > 1 else ""
+    return words[:1] == ["cdi-hook"] or name == "chmod" or name.find("-") > 0
+
+
 def usage() -> str:
     """Return the help text of the command line as a whole."""
     lines = ["usage: nvinject COMMAND [ARGUMENT ...]", "", "Puts NVIDIA GPUs into Linux containers.", "", "commands:"]

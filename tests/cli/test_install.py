@@ -144,6 +144,40 @@ def test_a_runtime_of_another_toolkit_stays(tmp_path: Path, capsys: Capture) -> 
     assert other.read_text() == "original"
 
 
+SURROUNDINGS = [
+    ("hook -config CONFIG prestart", False, True),
+    ("hook prestart", False, True),
+    ("hook", False, True),
+    ("hook create-symlinks", True, True),
+    ("hook chmod", True, True),
+    ("cdi-hook chmod", True, True),
+    ("create-container", True, True),
+    ("ctk hook chmod", True, True),
+    ("ctk --debug hook create-symlinks", True, True),
+    ("ctk cdi list", True, False),
+    ("plan some-bundle", True, False),
+    ("runtime -- state some-container", True, False),
+]
+
+
+@pytest.mark.parametrize(("line", "stays", "closes"), SURROUNDINGS, ids=[row[0] for row in SURROUNDINGS])
+def test_what_commands_leave(line: str, *, stays: bool, closes: bool, tmp_path: Path) -> None:
+    """What runtimes call closes what it inherited; only stages of the hook leave the directory as well."""
+    config = tmp_path / "some-config.toml"
+    code = f"""
+import os
+from nvinject.cli.launch import leave_surroundings
+inherited, bundle = os.open("/", os.O_PATH), os.open("/", os.O_PATH)
+leave_surroundings({line!r}.replace("CONFIG", {str(config)!r}).split(), bundle)
+print(os.getcwd() == {str(tmp_path)!r}, not os.path.exists(f"/proc/self/fd/{{inherited}}"))
+os.fstat(bundle), os.fstat(2)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=SECONDS
+    )
+    assert done.stdout.split() == [str(stays), str(closes)]
+
+
 @pytest.mark.parametrize(("words", "kept"), [(["-config", "CONFIG", "prestart"], False), (["create-symlinks"], True)])
 def test_a_hook_leaves_the_working_directory(prefix: Path, tmp_path: Path, words: list[str], *, kept: bool) -> None:
     """Only the hooks of CDI specs stay: there it may be the one way to the container's root file system."""
