@@ -237,10 +237,12 @@ class _Reading:
             )
 
     def unknown(self, key: tuple[str, ...], known: "Mapping[tuple[str, ...], object]") -> str:
-        """Return the warning for a key that nobody knows, with the nearest known one."""
+        """Return the warning for a key that nobody knows, with the known one of that name in another table, or the nearest."""
         import difflib  # only here: costs more than the rest of the reading
 
-        near = difflib.get_close_matches(".".join(key), [".".join(name) for name in known], n=1)
+        elsewhere = [name for name in known if name[-1] == key[-1]]
+        candidates = [".".join(name) for name in elsewhere or known]
+        near = difflib.get_close_matches(".".join(key), candidates, n=1, cutoff=0.0 if elsewhere else 0.6)
         return f"{self.place(key)} is an unknown key" + (f"; did you mean {near[0]}?" if near else "")
 
     def error(self, key: tuple[str, ...], problem: str, hint: str = "") -> ConfigurationError:

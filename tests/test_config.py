@@ -222,6 +222,10 @@ def test_bytes_that_are_no_text(config: pathlib.Path) -> None:
 WARNED = [
     ("disable-requires = true", "line 1: disable-requires is an unknown key; did you mean disable-require?"),
     ("[nvidia-container-cli]\nno-cgroup = 3", "did you mean nvidia-container-cli.no-cgroups?"),
+    (
+        "[nvidia-container-cli]\ncuda-compat-mode = 'hook'",
+        "cuda-compat-mode is an unknown key; did you mean nvidia-container-runtime.modes.legacy.cuda-compat-mode?",
+    ),
     ("[nvinject]\ndevroot = 1", "line 2: nvinject.devroot is an unknown key; did you mean nvinject.dev-root?"),
     ("[zzz.yyy]\nx = 1", "zzz is an unknown key"),
     ('"nvidia-container-cli.root" = "/x"', "is an unknown key"),
