@@ -237,7 +237,7 @@ class _Reading:
             )
 
     def unknown(self, key: tuple[str, ...], known: "Mapping[tuple[str, ...], object]") -> str:
-        """Return the warning for a key that nobody knows, with the known one of that name in another table, or the nearest."""
+        """Return the warning for a key that nobody knows, with one of its name elsewhere, else the nearest."""
         import difflib  # only here: costs more than the rest of the reading
 
         elsewhere = [name for name in known if name[-1] == key[-1]]
