@@ -10,6 +10,7 @@ import os
 import sys
 
 from nvinject.errors import ContainerError, InputError, NvinjectError, UsageError, printable
+from nvinject.leanos import close_quietly
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,9 +81,9 @@ class Call:
         self.journal = Journal()
 
     def close(self) -> None:
-        """Let go of the root file system."""
-        os.close(self.root_fd)
-        os.close(self.writable_fd)
+        """Let go of the root file system; by now everything is done, or taken back."""
+        close_quietly(self.root_fd)
+        close_quietly(self.writable_fd)
 
     def text(self, name: str, default: str = "") -> str:
         """Return the last value of an option."""

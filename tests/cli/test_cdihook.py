@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from nvinject.cli.cdihook import Call, ignore
 from nvinject.formats.ldcache import parse_cache
 from tests.formats.elfbuilder import build_elf
 from tests.formats.test_compatnote import build as build_note
@@ -501,3 +502,12 @@ def test_no_path_of_the_image_is_resolved_twice(image: Image, arguments: tuple[s
     opened, steps = judge_trace(trace.read_text(), str(image.root))
     assert opened == ["openat"]
     assert steps
+
+
+def test_descriptors_that_cannot_be_closed_fail_no_hook(image: Image) -> None:
+    """What the hook did is final by then, and a failure would leave it in a container that is not started."""
+    root_fd = os.open(image.root, os.O_PATH | os.O_DIRECTORY)
+    hook = Call({}, root_fd, ignore)
+    for descriptor in {hook.root_fd, hook.writable_fd}:
+        os.close(descriptor)
+    hook.close()
