@@ -27,6 +27,8 @@ def write_bundle(package: str) -> str:
     content = format_bundle(package)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     temporary = f"{path}.{os.getpid()}"
+    if os.path.lexists(temporary):  # a process of this id left it that was killed
+        os.unlink(temporary)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -78,9 +78,16 @@ def check_container(
     except NoDeviceCgroupError:
         return Access(name=f"of process {pid}")
     denied = [path for path, major, minor in nodes if not is_allowed(group, mounts, major, minor)]
-    unit, lines = read_unit(group.path)
+    own = own_group(group.path)
+    unit, lines = read_unit(own)
     fleeting = [path for path, major, minor in nodes if not unit_allows(lines, path, major, minor, classes)]
-    return Access(name=name_of(group.path, pid), denied=tuple(denied), unit=unit, fleeting=tuple(fleeting))
+    return Access(name=name_of(own, pid), denied=tuple(denied), unit=unit, fleeting=tuple(fleeting))
+
+
+def own_group(group: str) -> str:
+    """Return the cgroup that is the container's: crun puts its processes into one called container below the unit's."""
+    above, _, last = group.rpartition("/")
+    return above if last == "container" and above.endswith(".scope") else group
 
 
 def name_of(group: str, pid: int) -> str:

@@ -31,9 +31,9 @@ def find_registry(parsed: "argparse.Namespace") -> Registry:
     options = read_options(parsed, (SPEC_DIRECTORIES, CONFIG), os.environ)
     directories: tuple[str, ...] = options["spec_dir"]
     if options["config"] and parsed.spec_dir is None and f"{CTK}SPEC_DIRS" not in os.environ:
-        from nvinject.config import load_policy
+        from nvinject.cli.settings import load_settings
 
-        policy, _ = load_policy(options["config"], True)  # noqa: FBT003
+        policy, _ = load_settings(options["config"])
         directories = policy.cdi_spec_dirs
     if not directories:
         raise UsageError("there is no directory to read specs from", "name one with --spec-dir")

@@ -18,9 +18,7 @@ from nvinject.render.cdi import (
     UPDATE_APPLICATION_PROFILE,
     HookSettings,
 )
-from nvinject.render.specfile import (
-    format_of,
-)
+from nvinject.render.specfile import format_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -149,7 +147,8 @@ def read_policy(options: "Mapping[str, Any]", environ: "Mapping[str, str]") -> P
     from nvinject.config import load_policy
     from nvinject.configfile import find_config
 
-    policy, warnings = load_policy(options["config"], True) if options["config"] else load_policy(*find_config(environ))  # noqa: FBT003
+    path, required = (options["config"], True) if options["config"] else find_config(environ)
+    policy, warnings = load_policy(path, required=required)
     for warning in warnings:
         warn(warning)
     roots = policy.roots

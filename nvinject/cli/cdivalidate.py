@@ -9,7 +9,6 @@ import os
 import sys
 
 from nvinject.cli.cdioptions import CONFIG, read_options
-from nvinject.errors import NvinjectError
 from nvinject.host.registry import Registry, read_file
 from nvinject.host.speccheck import ERROR, WARNING, Finding, HostState, check_file
 
@@ -44,19 +43,11 @@ def main(parsed: "argparse.Namespace") -> int:
 
 def find_host_state(parsed: "argparse.Namespace") -> HostState:
     """Return what specs are compared with; a host whose driver is absent or broken has no version and no devices."""
-    from nvinject.cli.cdigenerate import stamp_of
-    from nvinject.cli.discovery import discover_host
-    from nvinject.config import load_policy
-    from nvinject.configfile import find_config
+    from nvinject.cli import servicecheck
+    from nvinject.cli.settings import load_settings
 
-    options = read_options(parsed, (CONFIG,), os.environ)
-    policy, _ = load_policy(options["config"], True) if options["config"] else load_policy(*find_config(os.environ))  # noqa: FBT003
-    try:
-        inventory = discover_host(policy, (), os.environ, nvml=False)
-    except NvinjectError:
-        return HostState()
-    stamp = stamp_of(inventory)
-    return HostState(driver_version=stamp.driver_version, devices=stamp.devices)
+    policy, _ = load_settings(read_options(parsed, (CONFIG,), os.environ)["config"])
+    return servicecheck.find_host_state(policy)
 
 
 def check_registry(registry: Registry, host: HostState) -> list[Finding]:

@@ -233,6 +233,7 @@ def link(path: str, target: str = LAUNCHER_NAME) -> None:
     temporary = f"{path}.{os.getpid()}"
     if os.path.lexists(path) and not os.path.islink(path):
         raise UsageError(f"{path} exists and is not a link", "remove the other toolkit's program first")
+    take_away([temporary], ())  # what a process of this id left that was killed
     try:
         os.symlink(target, temporary)
         os.rename(temporary, path)

@@ -24,7 +24,7 @@ COMMANDS = (
     ("plan", "nvinject.cli.plan", "show what would be injected into a container, and why"),
     ("check", "nvinject.cli.check", "check an image's requirements against this host or given values"),
     ("cdi", "nvinject.cli.cdi", "generate, list, explain, validate, inject and refresh CDI specs"),
-    ("ctk", "nvinject.cli.ctk", "behave as nvidia-ctk does in its commands cdi and hook"),
+    ("ctk", "nvinject.cli.ctk", "behave as nvidia-ctk does: cdi, config, hook, runtime, system"),
     ("container-cli", "nvinject.cli.containercli", "behave as nvidia-container-cli does: info, list, configure"),
     ("info", "nvinject.cli.info", "show driver, GPUs, device nodes and files of this host"),
     ("list", "nvinject.cli.pathlist", "list every path of the driver, with its capability"),

@@ -8,6 +8,7 @@ import os
 import stat
 
 from nvinject.errors import UsageError
+from nvinject.linux.newfile import open_new
 from nvinject.linux.signals import Undisturbed
 from nvinject.record import Record
 
@@ -109,7 +110,7 @@ def replace_file(path: str, text: str, mode: int = 0o644) -> None:
     """Write a file in one step, with this mode whatever the umask; raises OSError with nothing left behind."""
     temporary = f"{path}.{os.getpid()}"
     with Undisturbed():
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        descriptor = open_new(temporary, mode)
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
                 file.write(text)

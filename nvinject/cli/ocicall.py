@@ -90,7 +90,7 @@ def parse_call(words: "tuple[str, ...]") -> Call:
         command=command,
         bundle=_find_bundle(rest) if command in CREATING else "",
         identifier=rest[-1] if rest and not rest[-1].startswith("-") else "",
-        log=options.get("log", ""),
+        log=options.get("log", options.get("l", "")),
         log_format=options.get("log-format", ""),
         root=options.get("root", options.get("r", "")),
         debug="debug" in options,

@@ -42,6 +42,8 @@ examples:
 
 MODPROBE_FILE = "/proc/sys/kernel/modprobe"  # proc(5): the program by which the kernel loads modules
 MODPROBE = "/sbin/modprobe"
+# What ldconfig -p says of a library beside libc6, by machine and word size (glibc's elf/cache.c).
+LOADER_KINDS = {("x86_64", 64): ",x86-64", ("aarch64", 64): ",AArch64", ("aarch64", 32): ",hard-float"}
 
 DRY_RUN = Option(flags=("--dry-run",), kind="flag", variable="DRY_RUN", help="print what would be done, do nothing")
 LOAD = "load the modules nvidia, nvidia-uvm and nvidia-modeset first"
@@ -354,7 +356,8 @@ def print_cache(options: "dict[str, Any]", roots: Roots) -> int:
         sys.stdout.write(json.dumps(entries, indent=2) + "\n")
         return 0
     for soname, bits, path in rows:
-        sys.stdout.write(f"\t{soname} (libc6{',x86-64' if bits == 64 else ''}) => {path}\n")
+        kind = LOADER_KINDS.get((os.uname().machine, bits), "")
+        sys.stdout.write(f"\t{soname} (libc6{kind}) => {path}\n")
     return 0
 
 

@@ -274,7 +274,8 @@ def is_imported(options: Options, values: "dict[str, Any]") -> bool:
 def _notes_about(values: "dict[str, Any]", source: Source) -> tuple[str, ...]:
     disabled = values.get("disabled_plugins")
     found = []
-    names = {"cri", f"io.containerd.grpc.v1.{source.key}", source.key}
+    # containerd 2 has the service of CRI and its runtime as two plug-ins; Kubernetes needs both.
+    names = {*_KEYS.values(), _LATEST_KEY}
     if isinstance(disabled, list) and names & {str(one) for one in disabled}:
         found.append(
             "the CRI plug-in is in disabled_plugins: Kubernetes cannot use this containerd until it is taken out"

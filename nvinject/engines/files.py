@@ -9,6 +9,7 @@ import os
 import stat
 
 from nvinject.errors import ConfigurationError, HostError
+from nvinject.linux.newfile import open_new
 from nvinject.linux.signals import Undisturbed
 from nvinject.record import Record
 
@@ -167,8 +168,7 @@ def _prepare(place: str, content: bytes | None) -> str:
     directory, name = os.path.split(place)
     # A name that no engine takes for a drop-in file while it stands there.
     temporary = os.path.join(directory, f".{name}.{os.getpid()}.new")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(temporary, flags, FILE_MODE)
+    descriptor = open_new(temporary, FILE_MODE)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)

@@ -9,6 +9,7 @@ import os
 
 from nvinject.engines.files import Change, make_directories, read_content, remove_directories
 from nvinject.errors import ConfigurationError, HostError
+from nvinject.linux.newfile import open_new
 from nvinject.linux.signals import Undisturbed
 from nvinject.record import Record
 
@@ -137,8 +138,7 @@ def save_history(history: History) -> None:
 
 def _replace(path: str, text: str) -> None:
     temporary = f"{path}.{os.getpid()}.new"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(temporary, flags, _RECORD_MODE)
+    descriptor = open_new(temporary, _RECORD_MODE)
     try:
         with os.fdopen(descriptor, "w") as file:
             file.write(text)

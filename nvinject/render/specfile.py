@@ -9,6 +9,7 @@ import os
 from nvinject.errors import HostError, UsageError
 from nvinject.formats import cdi
 from nvinject.formats.jsonio import dumps
+from nvinject.linux.newfile import open_new
 from nvinject.linux.signals import Undisturbed
 from nvinject.record import Record
 
@@ -109,7 +110,7 @@ def _prepare(path: str, text: str) -> str:
     os.makedirs(directory, DIRECTORY_MODE, exist_ok=True)
     # Not ending in .yaml or .json: engines that watch the directory must not read it.
     temporary = f"{path}.{os.getpid()}.new"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+    descriptor = open_new(temporary, FILE_MODE)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)

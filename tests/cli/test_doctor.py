@@ -95,6 +95,13 @@ def test_the_name_of_a_container_is_in_its_cgroup() -> None:
     assert accesscheck.name_of("", 7) == "of process 7"
 
 
+def test_the_cgroup_of_a_container_is_that_of_its_unit() -> None:
+    """crun makes another one below it, whose name says nothing."""
+    scope = "/sys/fs/cgroup/machine.slice/libpod-0123456789abcdef.scope"
+    assert accesscheck.own_group(f"{scope}/container") == accesscheck.own_group(scope) == scope
+    assert accesscheck.own_group("/sys/fs/cgroup/docker/container") == "/sys/fs/cgroup/docker/container"
+
+
 def test_our_own_namespace_is_no_container() -> None:
     """Nor is a process whose /dev is ours."""
     assert os.getpid() not in accesscheck.find_container_processes()

@@ -33,6 +33,7 @@ CALLS: list[tuple[str, dict[str, object]]] = [
         "--log /l --log-format json create id",
         {"command": "create", "identifier": "id", "log": "/l", "log_format": "json"},
     ),
+    ("-l /l -r /r create id", {"command": "create", "identifier": "id", "log": "/l", "root": "/r"}),
     ("--log=/l create id", {"command": "create", "identifier": "id", "log": "/l"}),
     ("delete --bundle", {"command": "delete"}),
     ("list", {"command": "list"}),

@@ -199,11 +199,21 @@ def test_a_drop_in_that_somebody_edited_keeps_their_words(tmp_path: Path) -> Non
     assert done.drop_in.read_text() == text.replace('default_runtime_name = "nvidia"\n', "")
 
 
-def test_disabled_cri(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """docker's own package of containerd turns the plug-in off."""
-    done = Configured(tmp_path, "containerd", 'disabled_plugins = ["cri"]\n')
+DISABLED = [
+    ('disabled_plugins = ["cri"]\n', True),
+    ('version = 2\ndisabled_plugins = ["io.containerd.grpc.v1.cri"]\n', True),
+    ('version = 3\ndisabled_plugins = ["io.containerd.grpc.v1.cri"]\n', True),
+    ('version = 3\ndisabled_plugins = ["io.containerd.cri.v1.runtime"]\n', True),
+    ('version = 3\ndisabled_plugins = ["io.containerd.snapshotter.v1.zfs"]\n', False),
+]
+
+
+@pytest.mark.parametrize(("text", "told"), DISABLED)
+def test_disabled_cri(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, *, told: bool) -> None:
+    """docker's own package of containerd turns the plug-in off; the service and the runtime are two in containerd 2."""
+    done = Configured(tmp_path, "containerd", text)
     assert done.run() == 0
-    assert "disabled_plugins" in capsys.readouterr().err
+    assert ("disabled_plugins" in capsys.readouterr().err) is told
 
 
 # text, what is said
