@@ -117,8 +117,8 @@ def find_sockets(
         wanted = stat.S_ISDIR if row.is_directory else stat.S_ISSOCK
         for path in socket_paths(row, named):
             try:
-                located = root.locate(path)
-                if row.is_directory and located is not None and located[0] != path and root.read_link(path):
+                located = root.locate(path, follow_last=not row.is_directory)
+                if row.is_directory and located is not None and stat.S_ISLNK(located[1].st_mode):
                     # The usual one is below /tmp: whoever made this link would choose what containers are shown.
                     notes.append(f"{root.host_path(path)} is a link and not followed ({row.reason})")
                     continue

@@ -125,10 +125,14 @@ class Root:
         """Say whether a path leads to something."""
         return self.stat(path) is not None
 
-    def locate(self, path: str) -> tuple[str, os.stat_result] | None:
-        """Return the link-free path of what a path leads to, and what that is; None where it leads nowhere."""
+    def locate(self, path: str, *, follow_last: bool = True) -> tuple[str, os.stat_result] | None:
+        """Return the link-free path of what a path leads to, and what that is; None where it leads nowhere.
+
+        Without `follow_last` a link in the last component is what is there. Both values are of one look, between two
+        of which a user could put something else there.
+        """
         try:
-            descriptor = self.open(path, _LOOK)
+            descriptor = self.open(path, _LOOK if follow_last else _LOOK | os.O_NOFOLLOW)
         except OSError as error:
             self._raise_unless_absent(error, path)
             return None

@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -223,6 +225,39 @@ def test_a_pipe_directory_that_is_a_link_is_not_followed(tree: HostTree) -> None
         found, notes = files.find_sockets(root, catalog.sockets_for(("compute",)))
     assert found == ()
     assert notes == (f"{tree.root}/tmp/nvidia-mps is a link and not followed (pipes of the multi-process service)",)
+
+
+EXCHANGING = """
+import ctypes, sys
+rename = ctypes.CDLL(None, use_errno=True).renameat2
+exchange = -100, b"own", -100, b"nvidia-mps", 2  # AT_FDCWD, RENAME_EXCHANGE
+if rename(*exchange):
+    sys.exit(ctypes.get_errno())
+print(flush=True)
+while True:
+    rename(*exchange)
+"""
+
+
+def test_a_link_that_is_exchanged_meanwhile_is_not_followed(tree: HostTree) -> None:
+    """A folder in its place after the first look would make what the link had led to seem harmless."""
+    tree.write("/etc/secret", "")
+    tree.link("/tmp/nvidia-mps", "/etc")
+    (tree.root / "tmp/own").mkdir()
+    paths: set[str] = set()
+    exchanging = subprocess.Popen([sys.executable, "-c", EXCHANGING], cwd=tree.root / "tmp", stdout=subprocess.PIPE)
+    try:
+        assert exchanging.stdout is not None
+        if not exchanging.stdout.readline():
+            pytest.skip(f"names cannot be exchanged here: {os.strerror(exchanging.wait())}")
+        with Root(str(tree.root)) as root:
+            for _ in range(20000):
+                found, _ = files.find_sockets(root, catalog.sockets_for(("compute",)))
+                paths.update(file.path for file in found)
+    finally:
+        exchanging.kill()
+        exchanging.communicate()
+    assert paths <= {"/tmp/nvidia-mps", "/tmp/own"}
 
 
 @pytest.mark.parametrize(("owner", "named", "shown"), [(0, False, True), (1000, False, False), (1000, True, True)])
