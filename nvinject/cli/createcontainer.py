@@ -55,7 +55,7 @@ def perform(plan: HookPlan, state: bytes) -> int:
     with Log(plan.debug, echo=False, title="createContainer") as log:
         try:
             operations = plan.operations if plan.root != (0, 0) else adapt(plan, root_fd)
-            for warning in apply_here(operations, root_fd, log.write):
+            for warning in apply_here(operations, root_fd, log.write if log.is_kept else None):
                 log.warn(warning)
         except Exception as error:
             log.write(f"failed: {error}")  # crun does not pass on what a hook says

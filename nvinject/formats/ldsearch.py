@@ -219,7 +219,9 @@ def contribute(libraries: "Iterable[Library]", listing: Listing, *, hwcaps: bool
             library.name == library.soname or _is_development_link(library.name, library.soname)
         )
         soname = library.name if stays_link else library.soname
-        this = library.replace(is_link=stays_link, soname=soname)
+        this = library
+        if (stays_link, soname) != (library.is_link, library.soname):
+            this = library.replace(is_link=stays_link, soname=soname)
         other = chosen.get(soname)
         if other is None or _is_better(this, other):
             chosen[soname] = this

@@ -78,19 +78,26 @@ def lies_on_read_only(root_fd: int) -> bool:
     return below is None or "ro" in below.options
 
 
-def apply_here(operations: "tuple[Operation, ...]", root_fd: int, log: "Callable[[str], None]") -> "tuple[str, ...]":
+def apply_here(
+    operations: "tuple[Operation, ...]", root_fd: int, log: "Callable[[str], None] | None"
+) -> "tuple[str, ...]":
     """Do all operations below the root or none; returns warnings. Raises ContainerError as render.namespaces does."""
     proc_fd = os.open("/proc/self", _DIRECTORY)
     warnings: list[str] = []
 
     def report(kind: str, *words: str) -> None:
-        if kind == "log":
-            log(words[0])
-        elif kind == "warning":
+        if kind == "warning":
             warnings.append(words[0])
+        elif log is not None and kind == "log":
+            log(words[0])
 
     try:
-        _WorkHere(operations, Container(proc_fd=proc_fd, root_fd=root_fd, pid=os.getpid()), report).run()
+        _WorkHere(
+            operations,
+            Container(proc_fd=proc_fd, root_fd=root_fd, pid=os.getpid()),
+            report,
+            tells_steps=log is not None,
+        ).run()
     finally:
         close_quietly(proc_fd)  # everything is done by now, or taken back
     return tuple(warnings)

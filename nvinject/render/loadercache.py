@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from nvinject.core.plan import LoaderLibrary, UpdateLoaderCache
     from nvinject.formats.elf import ElfHeader
     from nvinject.formats.ldcache import Row
-    from nvinject.formats.ldsearch import Library, Listing
+    from nvinject.formats.ldsearch import Listing
     from nvinject.render.loaderpaths import SearchDirectory
     from nvinject.render.replacement import Replacement
 
@@ -251,13 +251,14 @@ class _Builder:
         if injected:
             self._drop_replaced(group, known, injected)
             known.update((name, library.soname) for name, library in injected.items())
-        survey = ldsearch.survey(listing, known, _link_reader(directory.fd))
+        link_target = _link_reader(directory.fd)
+        survey = ldsearch.survey(listing, known, link_target)
         self._kept += (listing, known, survey)  # the process ends soon: freeing thousands of names one by one is waste
         self._drop(group, survey.gone)
         self._drop(group, self._dangling(directory.path, survey.doubtful))
         if survey.unread:
             have = {*self._sonames(group).values(), *(library.soname for library in injected.values())}
-            self._add_unread(directory, listing, survey.unread, have)
+            self._add_unread(directory, listing, survey.unread, have, link_target)
         if directory.path == self._compat_directory:
             self._move_to_additions(group)
 
@@ -296,12 +297,22 @@ class _Builder:
         self._drop(group, [name for name in candidates if rows[group[name]][2] == flags[sonames[name]]])
 
     def _add_unread(
-        self, directory: "SearchDirectory", listing: "Listing", names: "Iterable[str]", have: "set[str]"
+        self,
+        directory: "SearchDirectory",
+        listing: "Listing",
+        names: "Iterable[str]",
+        have: "set[str]",
+        link_target: "Callable[[str], str]",
     ) -> None:
         """Read the headers of unknown names and add what follows from them."""
         headers: dict[str, ElfHeader | None] = {}
-        looks = (self._look_at(directory, listing, name, headers) for name in names)
-        libraries = [library for library in looks if library is not None]
+        libraries = []
+        for name in names:
+            is_link = name in listing.links
+            header = self._header_behind(directory, listing, name, link_target(name) if is_link else name, headers)
+            library = None if header is None else ldsearch.look_at(name, header, self._machine, is_link=is_link)
+            if library is not None:
+                libraries.append(library)
         if not libraries:
             return
         hwcap = self._hwcap_for(directory)
@@ -317,19 +328,20 @@ class _Builder:
             self._hwcaps.append(directory.hwcaps)
         return ldsearch.hwcap_for(self._hwcaps.index(directory.hwcaps))
 
-    def _look_at(
-        self, directory: "SearchDirectory", listing: "Listing", name: str, headers: "dict[str, ElfHeader | None]"
-    ) -> "Library | None":
-        """Read what a name stands for; a link to a file beside it has the header of that file, which is read once."""
-        is_link = name in listing.links
-        file = _link_reader(directory.fd)(name) if is_link else name
+    def _header_behind(
+        self,
+        directory: "SearchDirectory",
+        listing: "Listing",
+        name: str,
+        file: str,
+        headers: "dict[str, ElfHeader | None]",
+    ) -> "ElfHeader | None":
+        """Return the header of what a name stands for; that of a file in the directory is read once for all names."""
         if file not in listing.files:
-            header = self._header_of(directory, name, is_link=True)
-        elif file in headers:
-            header = headers[file]
-        else:
-            header = headers[file] = self._header_of(directory, file, is_link=False)
-        return None if header is None else ldsearch.look_at(name, header, self._machine, is_link=is_link)
+            return self._header_of(directory, name, is_link=True)
+        if file not in headers:
+            headers[file] = self._header_of(directory, file, is_link=False)
+        return headers[file]
 
     def _header_of(self, directory: "SearchDirectory", name: str, *, is_link: bool) -> "ElfHeader | None":
         if self._headers_left <= 0:
@@ -386,14 +398,19 @@ class _Builder:
 
 
 def _link_reader(directory_fd: int) -> "Callable[[str], str]":
-    """Return a function from the name of a link to its text, "" where there is none."""
+    """Return a function from the name of a link to its text, "" where there is none; each is read once."""
+    known: dict[str, str] = {}
 
     def link_target(name: str) -> str:
-        try:
-            return os.readlink(name, dir_fd=directory_fd)
-        except OSError as error:
-            ignore_absence(error)
-            return ""
+        text = known.get(name)
+        if text is None:
+            try:
+                text = os.readlink(name, dir_fd=directory_fd)
+            except OSError as error:
+                ignore_absence(error)
+                text = ""
+            known[name] = text
+        return text
 
     return link_target
 

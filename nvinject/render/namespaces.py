@@ -193,13 +193,13 @@ def _apply_here(
     warnings: list[str] = []
 
     def report(kind: str, *words: str) -> None:
-        if kind == "log" and log is not None:
-            log(words[0])
-        elif kind == "warning":
+        if kind == "warning":
             warnings.append(words[0])
+        elif log is not None and kind == "log":
+            log(words[0])
 
     try:
-        Work(operations, container, report).run()
+        Work(operations, container, report, tells_steps=log is not None).run()
     except Exception as error:
         raise _as_container_error(error) from error
     return tuple(warnings)
@@ -271,13 +271,11 @@ def _work_and_exit(
     operations: "tuple[Operation, ...]", container: Container, writing: int, *, tells_steps: bool
 ) -> None:
     def report(kind: str, *words: str) -> None:
-        if kind == "log" and not tells_steps:
-            return
         line = _SEPARATOR.join(os.fsencode(word.replace("\n", " ").replace("\0", " ")) for word in (kind, *words))
         os.write(writing, line + b"\n")
 
     try:
-        Work(operations, container, report).run()
+        Work(operations, container, report, tells_steps=tells_steps).run()
     except BaseException as error:  # noqa: BLE001 # the parent tells it; here nothing may print a traceback
         failure = _as_container_error(error)
         report("failure", failure.message, failure.hint)
@@ -299,8 +297,11 @@ def _as_container_error(error: BaseException) -> NvinjectError:
 class Work:
     """What the child does: sources, entering, operations, and undoing them all when one fails."""
 
-    def __init__(self, operations: "tuple[Operation, ...]", container: Container, report: "Report") -> None:
-        """Take what is to be done, where, and what is told of it to the caller."""
+    def __init__(
+        self, operations: "tuple[Operation, ...]", container: Container, report: "Report", *, tells_steps: bool
+    ) -> None:
+        """Take what is to be done, where, and whom to tell warnings, and steps if they are wanted."""
+        self._tells_steps = tells_steps
         self._operations = operations
         self._container = container
         self._report = report
@@ -317,7 +318,8 @@ class Work:
         execute = self._way_to_execute(SharedMounts(self._container.proc_fd, descriptors_fd), descriptors_fd)
         for operation, source in zip(self._operations, self._sources, strict=True):
             try:
-                self._report("log", f"{operation.describe()} [{operation.reason}]")
+                if self._tells_steps:
+                    self._report("log", f"{operation.describe()} [{operation.reason}]")
                 execute(operation, source)
             except BaseException as error:
                 raise _explain(operation, error, self._journal.undo()) from error
