@@ -158,7 +158,7 @@ def test_a_name_that_no_spec_has(engine: Podman) -> None:
     assert "unresolvable CDI devices nvidia.com/gpu=7" in done.stderr
     told = engine.on_machine("nvinject cdi explain nvidia.com/gpu=7")
     assert told.returncode == 1
-    assert "no spec defines it in /etc/cdi, /var/run/cdi" in told.stdout
+    assert "is defined by no spec in /etc/cdi, /var/run/cdi" in told.stdout
     assert "nearest" in told.stdout
 
 

@@ -185,9 +185,9 @@ def test_a_name_that_no_spec_has(debian: Path, host: Path, engine: str) -> None:
     """The engine refuses; nvinject explains."""
     script = (
         f"engine --device nvidia.com/gpu=7 {SEEN} 2>&1 | grep -o 'unresolvable CDI devices nvidia.com/gpu=7';"
-        " nvinject cdi explain nvidia.com/gpu=7 | grep -o 'no spec defines it'"
+        " nvinject cdi explain nvidia.com/gpu=7 | grep -o 'is defined by no spec'"
     )
-    assert run(debian, host, engine, script) == ["unresolvable CDI devices nvidia.com/gpu=7", "no spec defines it"]
+    assert run(debian, host, engine, script) == ["unresolvable CDI devices nvidia.com/gpu=7", "is defined by no spec"]
 
 
 def test_kubernetes_asks_by_annotations_too(debian: Path, host: Path) -> None:

@@ -372,7 +372,7 @@ def report(
 
         for change in changed:
             sys.stdout.write(format_diff(change.path, change.before, change.after, colour=wants_colour()))
-        sys.stdout.write("dry run: nothing was changed\n")
+        sys.stdout.write("dry run: nothing was changed\n" if changed else "nothing to change\n")
     elif not is_quiet():
         sys.stdout.write(describe_result(changed, service))
 

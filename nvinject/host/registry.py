@@ -202,8 +202,9 @@ def explain(registry: Registry, name: str) -> Explanation:
         reason = f"is no name of a device: {error.reason}"
     else:
         kinds = {file.spec.kind for file in registry.files if file.spec is not None}
-        known = f"no spec has devices of kind {parsed.kind}" if parsed.kind not in kinds else "no spec defines it"
-        reason = f"{known} in {', '.join(registry.directories)}"
+        reason = f"is defined by no spec in {', '.join(registry.directories)}"
+        if parsed.kind not in kinds:
+            reason += f", of which none has devices of kind {parsed.kind}"
     return Explanation(name=name, reason=reason, nearest=nearest_names(name, registry))
 
 

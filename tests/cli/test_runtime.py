@@ -406,7 +406,7 @@ def test_extras_of_the_environment_come_from_the_registry_too(registry: Node) ->
     assert {"GPU=0", "GDS=yes", "CHANNEL=yes"} <= set(registry.spec()["process"]["env"])
     (registry.folder / "words").unlink()
     registry.write_spec(*asked, "NVIDIA_MOFED=enabled")
-    refused(registry, 5, "nvidia.com/mofed=all", "no spec has devices of kind nvidia.com/mofed")
+    refused(registry, 5, "nvidia.com/mofed=all", "none has devices of kind nvidia.com/mofed")
     registry.settings["nvinject"]["missing-extras"] = "warn"
     registry.config.unlink()
     done = registry.create()

@@ -171,6 +171,8 @@ def test_a_dry_run_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture
     assert done.run("--dry-run=false") == 0
     after = done.snapshot()
     capsys.readouterr()
+    assert done.run("--dry-run") == 0
+    assert capsys.readouterr().out == "nothing to change\n"
     assert done.run("--undo", "--dry-run") == 0
     assert done.snapshot() == after
     assert "nvidia" in capsys.readouterr().out

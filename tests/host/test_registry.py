@@ -79,8 +79,8 @@ def test_rejected_files_and_problems_are_named(zoo: Registry) -> None:
 EXPLAINED = [
     ("nvidia.com/gpu=0", "is defined by", ["run/a.yaml", "etc/a.yaml"], ()),
     ("nvidia.com/gpu=1", "same priority by", ["etc/b.json", "etc/c.json"], ()),
-    ("nvidia.com/gpu=9", "no spec defines it", [], ("nvidia.com/gpu=0", "nvidia.com/gpu=5")),
-    ("nvidia.com/gpus=0", "no spec has devices of kind nvidia.com/gpus", [], ("nvidia.com/gpu=0",)),
+    ("nvidia.com/gpu=9", "is defined by no spec", [], ("nvidia.com/gpu=0", "nvidia.com/gpu=5")),
+    ("nvidia.com/gpus=0", "of which none has devices of kind nvidia.com/gpus", [], ("nvidia.com/gpu=0",)),
     ("gpu=0", "is no name of a device", [], ("nvidia.com/gpu=0",)),
 ]
 
@@ -107,7 +107,7 @@ def test_a_conflict_in_a_lower_directory_spoils_the_name(zoo: Registry, tmp_path
 
 
 def test_of_many_unresolvable_names_some_are_explained(zoo: Registry) -> None:
-    with pytest.raises(RequestError, match=r"gpu=x15 no spec defines it in .*; and 99984 more"):
+    with pytest.raises(RequestError, match=r"gpu=x15 is defined by no spec in .*; and 99984 more"):
         resolve(zoo, tuple(f"nvidia.com/gpu=x{number}" for number in range(100_000)))
 
 
@@ -120,7 +120,7 @@ def test_unresolvable_names_tell_causes_files_and_near_names(zoo: Registry) -> N
         resolve(zoo, ("nvidia.com/gpu=0", "nvidia.com/gpu=1", "nvidia.com/gpu=9"))
     text = str(caught.value)
     assert "\n" not in text
-    for word in ("gpu=1 is defined with", "gpu=9 no spec", "d.yaml", "9.9.9", "nearest names", "f.yml", "run/a.yaml"):
+    for word in ("gpu=1 is defined with", "gpu=9 is defined by no spec", "d.yaml", "9.9.9", "nearest names", "f.yml", "run/a.yaml"):
         assert word in text
     assert "nvidia.com/gpu=0 " not in text.partition(";")[0]
 
