@@ -120,7 +120,15 @@ def test_unresolvable_names_tell_causes_files_and_near_names(zoo: Registry) -> N
         resolve(zoo, ("nvidia.com/gpu=0", "nvidia.com/gpu=1", "nvidia.com/gpu=9"))
     text = str(caught.value)
     assert "\n" not in text
-    for word in ("gpu=1 is defined with", "gpu=9 is defined by no spec", "d.yaml", "9.9.9", "nearest names", "f.yml", "run/a.yaml"):
+    for word in (
+        "gpu=1 is defined with",
+        "gpu=9 is defined by no spec",
+        "d.yaml",
+        "9.9.9",
+        "nearest names",
+        "f.yml",
+        "run/a.yaml",
+    ):
         assert word in text
     assert "nvidia.com/gpu=0 " not in text.partition(";")[0]
 
