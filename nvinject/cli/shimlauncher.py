@@ -112,7 +112,10 @@ case $version$command in
       note=''
       [ -r "$base/$last/container.json" ] && IFS= read -r note <"$base/$last/container.json"
       state=${note##*'"state": "'} state=${state%'"}'}
-      case $state in /*) [ -e "$state" ] && exit 0 ;; esac
+      case $state in
+        *'\\'*) exit 0 ;; # written in escapes of JSON: the next create looks
+        /*) [ -e "$state" ] && exit 0 ;;
+      esac
       PATH=$PATH:/usr/bin:/bin
       rm -rf -- "$base/$last"
       exit 0
