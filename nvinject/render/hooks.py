@@ -32,10 +32,11 @@ _FORGIVEN = (errno.EPERM, errno.EACCES, errno.EROFS, errno.ENOENT, errno.ENOTDIR
 
 
 def device_minors(root_fd: int, directory: str, prefix: str) -> frozenset[int]:
-    """Return N of the character devices `prefix`N in a directory of the container."""
+    """Return N of the character devices `prefix`N in a directory of the container; raises OSError for our own trouble."""
     try:
         descriptor = inroot.open_in_root(root_fd, directory, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError:
+    except OSError as error:
+        inroot.ignore_absence(error)
         return frozenset()
     try:
         found = []
@@ -85,9 +86,11 @@ def is_needed(root_fd: int, link: "CreateSymlink") -> bool:
     try:
         if os.fstat(parent_fd).st_dev == os.stat("/dev").st_dev:
             return False
-        return os.readlink(name, dir_fd=parent_fd) != link.target
-    except OSError:
-        return True
+        try:
+            return os.readlink(name, dir_fd=parent_fd) != link.target
+        except OSError as error:
+            inroot.ignore_absence(error)
+            return True
     finally:
         os.close(parent_fd)
 
@@ -164,7 +167,8 @@ def _write_conf(root_fd: int, path: str, lines: tuple[str, ...], journal: Journa
 def _remove(root_fd: int, path: str) -> None:
     try:
         parent_fd, name, _ = inroot.open_parent(root_fd, path)
-    except OSError:
+    except OSError as error:
+        inroot.ignore_absence(error)
         return
     try:
         os.unlink(name, dir_fd=parent_fd)

@@ -11,6 +11,7 @@ import pytest
 
 from nvinject.host.layout import observe_layout
 from nvinject.linux.inroot import ignore_absence
+from nvinject.render.hooks import device_minors
 from nvinject.render.journal import Journal
 from nvinject.render.loaderpaths import configured_directories, read_regular
 from nvinject.render.operations import _put_back
@@ -60,6 +61,14 @@ def test_image_is_not_read_as_empty_without_descriptors(root: int) -> None:
         observe_layout(root, "x86_64")
     assert configured_directories(root) == ("/opt/lib",)
     assert observe_layout(root, "x86_64").library_directory == "/usr/lib/x86_64-linux-gnu"
+
+
+def test_a_container_has_its_devices_without_descriptors_too(root: int, tmp_path: Path) -> None:
+    """Nothing would be left of the driver's procfs, in a container that starts as if that were right."""
+    assert device_minors(root, "/dev", "nvidia") == frozenset()
+    (tmp_path / "dev").mkdir()
+    with no_descriptors(), pytest.raises(OSError, match="Too many open files"):
+        device_minors(root, "/dev", "nvidia")
 
 
 def test_run_directory_of_a_living_container_is_not_swept_without_descriptors(tmp_path: Path) -> None:
