@@ -32,7 +32,10 @@ _FORGIVEN = (errno.EPERM, errno.EACCES, errno.EROFS, errno.ENOENT, errno.ENOTDIR
 
 
 def device_minors(root_fd: int, directory: str, prefix: str) -> frozenset[int]:
-    """Return N of the character devices `prefix`N in a directory of the container; raises OSError for our own trouble."""
+    """Return N of the character devices `prefix`N in a directory of the container.
+
+    Raises OSError for trouble of our own.
+    """
     try:
         descriptor = inroot.open_in_root(root_fd, directory, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
