@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from nvinject.render.rundirectory import RunDirectory
 
 HOOK_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-HOOK_NAME = "nvidia-container-runtime-hook"
 CONFIG_VARIABLES = ("NVIDIA_CTK_CONFIG_FILE_PATH", "XDG_CONFIG_HOME")
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 

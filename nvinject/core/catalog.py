@@ -204,7 +204,6 @@ WITNESS_LIBRARIES = ("libcuda.so", MANAGEMENT_LIBRARY)
 NVIDIA_LIBRARIES = "/usr/local/nvidia/lib64"
 NVIDIA_LIBRARIES32 = "/usr/local/nvidia/lib"
 NVIDIA_PROGRAMS = "/usr/local/nvidia/bin"
-PROGRAMS = "/usr/bin"
 # The image's own ldconfig finds folders later by this file; before every other name but that of CUDA libraries.
 FOLDERS_CONF = "/etc/ld.so.conf.d/00-nvcr-nvinject.conf"
 

@@ -18,7 +18,6 @@ from nvinject.errors import HostError, RequestError, quoted
 # those of the original's hook apply-cuda-memory-limits, whose earlier drafts had them in the plural.
 LIMIT_VARIABLES = ("NVIDIA_MEMORY_LIMIT", "NVIDIA_GPU_MEMORY_LIMIT", "NVIDIA_GPU_MEMORY_LIMITS")
 REQUEST_VARIABLES = ("NVIDIA_GPU_MEMORY_REQUEST", "NVIDIA_GPU_MEMORY_REQUESTS")
-VARIABLES = (*LIMIT_VARIABLES, *REQUEST_VARIABLES)
 
 MIB = 1 << 20
 LARGEST = (1 << 63) - 1  # bytes; NVML's own value for no limit is beyond it

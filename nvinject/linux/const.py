@@ -20,9 +20,7 @@ NR_statx = {"x86_64": 332, "aarch64": 291}.get(os.uname().machine, -1)
 
 # include/uapi/linux/fcntl.h
 AT_EMPTY_PATH = 0x1000
-AT_FDCWD = -100
 AT_RECURSIVE = 0x8000
-AT_SYMLINK_NOFOLLOW = 0x100
 
 # include/uapi/linux/openat2.h
 RESOLVE_IN_ROOT = 0x10

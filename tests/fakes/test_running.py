@@ -65,6 +65,7 @@ def test_verbs_change_what_programs_see(machine: Running) -> None:
     machine.remove("/dev/nvidia1")
     assert listing(machine) == BOTH[:1]
     machine.restore("/dev/nvidia1")
+    machine.slow_down(1)
     machine.answer(0, "name", "Another")
     assert listing(machine) == ["GPU 0: Another", BOTH[1]]
 
