@@ -7,6 +7,7 @@ start-up code out and saves 2 ms.
 """
 
 import os
+import stat
 import sys
 
 from nvinject.bundle import bundle_path, find_sources, write_bundle
@@ -127,7 +128,7 @@ def main(arguments: "list[str]") -> int:
         compile_modules(directories)
         verify(launcher)
     print_steps(steps, ("kind", "path", "detail"), dry_run=options.dry_run, as_json=options.json)
-    for warning in find_weak_spots([interpreter, *directories]):
+    for warning in find_weak_spots([interpreter, *directories, *([] if options.dry_run else [launcher])]):
         sys.stderr.write(f"nvinject: warning: {warning}\n")
     return 0
 
@@ -293,13 +294,33 @@ def find_weak_spots(paths: "list[str]") -> "list[str]":
         return []
     weak = []
     for path in paths:
-        status = os.stat(path)
-        if status.st_uid != 0 or status.st_mode & 0o022:
-            weak.append(f"{path} can be changed by others than root, and containers' hooks run it as root")
+        weak += [
+            f"{place} can be changed by others than root, and containers' hooks run {path} as root"
+            for place in filter(None, [find_changeable(path)])
+        ]
         closed = find_closed_directory(path)
         if closed:
             weak.append(f"{closed} is closed to others: hooks of containers with user namespaces cannot run {path}")
     return weak
+
+
+def find_changeable(path: str) -> str:
+    """Return what others than root can change: a path, its links' target, or a directory above; "" for nothing.
+
+    Whoever owns a directory, or may write to it and is not kept from its files (the sticky bit), can put another file
+    in the place of one that is root's.
+    """
+    for whole in (path, os.path.realpath(path)):
+        place = whole
+        while True:
+            status = os.lstat(place)
+            shared = stat.S_ISDIR(status.st_mode) and place != whole and status.st_mode & stat.S_ISVTX
+            if status.st_uid != 0 or (status.st_mode & 0o022 and not shared and not stat.S_ISLNK(status.st_mode)):
+                return place
+            if place == "/":
+                break
+            place = os.path.dirname(place)
+    return ""
 
 
 def find_closed_directory(path: str) -> str:

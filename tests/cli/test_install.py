@@ -4,12 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from nvinject.cli import main as command_line
-from nvinject.cli.install import LINK_NAMES, SHIM_HOOK_NAME, SHIM_LINK_NAMES, SHIM_NAME
+from nvinject.cli.install import LINK_NAMES, SHIM_HOOK_NAME, SHIM_LINK_NAMES, SHIM_NAME, find_changeable
 
 Capture = pytest.CaptureFixture[str]
 SECONDS = 60
@@ -195,3 +196,39 @@ def test_a_hook_leaves_the_working_directory(prefix: Path, tmp_path: Path, words
         env={},
     )
     assert ("./config.json does not exist" not in done.stderr) is kept, done.stderr
+
+
+def nothing(_: Path) -> None:
+    """Leave all as it is."""
+
+
+# What is done to the folder `user`, in which root has made `venv/bin/python`, a link to `system/python`; what can be
+# changed then.
+WEAKENED: list[tuple[str, Callable[[Path], None], str]] = [
+    ("all is root's", nothing, ""),
+    ("the link", lambda base: os.lchown(base / "user/venv/bin/python", 1000, -1), "user/venv/bin/python"),
+    ("the link's target", lambda base: os.chown(base / "system/python", 1000, -1), "system/python"),
+    ("its mode", lambda base: os.chmod(base / "system/python", 0o775), "system/python"),
+    ("the directory above", lambda base: os.chown(base / "user", 1000, -1), "user"),
+    ("a directory where all may write", lambda base: os.chmod(base / "user", 0o777), "user"),
+    ("such a one whose files stay their owners'", lambda base: os.chmod(base / "user", 0o1777), ""),
+]
+
+
+@pytest.mark.parametrize(("title", "weaken", "found"), WEAKENED, ids=[title for title, _, _ in WEAKENED])
+def test_what_others_than_root_can_change_is_found(
+    tmp_path: Path, title: str, weaken: Callable[[Path], None], found: str
+) -> None:
+    """Root runs the interpreter of a hook, wherever it lies; a user who owns the way to it could put another there."""
+    (tmp_path / "user/venv/bin").mkdir(parents=True)
+    (tmp_path / "system").mkdir()
+    (tmp_path / "system/python").touch(0o755)
+    (tmp_path / "user/venv/bin/python").symlink_to(tmp_path / "system/python")
+    if find_changeable(str(tmp_path / "user/venv/bin/python")):
+        pytest.skip("needs a folder for temporary files that is root's alone, and root's rights")
+    try:
+        weaken(tmp_path)
+    except PermissionError as error:
+        pytest.skip(f"files cannot be given to another user here: {error.strerror}")
+    wanted = str(tmp_path / found) if found else ""
+    assert find_changeable(str(tmp_path / "user/venv/bin/python")) == wanted, title
