@@ -17,7 +17,7 @@ hook` is nvidia-cdi-hook; `config`, `runtime configure` and `system` are nvinjec
 
   --debug, -d     tell each step on standard error [$NVIDIA_CTK_DEBUG]
   --quiet         tell nothing but errors [$NVIDIA_CTK_QUIET]
-  --config FILE   read this config.toml [$NVIDIA_CTK_CONFIG]
+  --config FILE   let cdi and system read this config.toml [$NVIDIA_CTK_CONFIG]
 
 examples:
   nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml
