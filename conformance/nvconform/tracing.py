@@ -328,12 +328,20 @@ class _Tracer:
         self.outcome.calls += 1
         process.failure = self.on_entry(process.call)
         if process.failure is not None:
-            setattr(registers, self.registers.number, (1 << 64) - 1)  # no such call: nothing is done
+            if process.call.name == "brk":
+                setattr(registers, self.registers.arguments[0], 0)
+            else:
+                setattr(registers, self.registers.number, (1 << 64) - 1)  # no such call: nothing is done
             self.binding.ptrace_setregs(pid, registers)
 
     def _leave(self, pid: int, process: _Process, registers: Any) -> None:
         if process.failure is not None:
-            setattr(registers, self.registers.result, (1 << 64) - process.failure)
+            if process.call is not None and process.call.name == "brk":
+                # brk(2), "C library/kernel differences": it tells no error, but the break as it is. So does one for 0,
+                # which was made in its place; the C library compares the result with what it had asked for.
+                setattr(registers, self.registers.arguments[0], process.call.arguments[0])
+            else:
+                setattr(registers, self.registers.result, (1 << 64) - process.failure)
             self.binding.ptrace_setregs(pid, registers)
         elif self.on_exit is not None and process.call is not None:
             result = int(getattr(registers, self.registers.result))

@@ -3,6 +3,7 @@
 import errno
 import platform
 import signal
+import sys
 
 import pytest
 
@@ -32,6 +33,21 @@ def test_a_call_fails_and_is_not_made() -> None:
 
     outcome = tracing.run(["/bin/cat", "/etc/passwd"], on_entry=fail, environment={"LC_ALL": "C"})
     assert (outcome.code, outcome.message) == (1, "/bin/cat: /etc/passwd: Input/output error\n")
+
+
+def test_a_break_that_cannot_be_moved_is_told_as_the_kernel_does() -> None:
+    """The C library takes memory elsewhere then; given an error in place of the break it would write beyond it."""
+    failed: list[Call] = []
+
+    def fail(call: Call) -> int | None:
+        if call.name != "brk" or call.arguments[0] == 0:
+            return None
+        failed.append(call)
+        return errno.ENOMEM
+
+    outcome = tracing.run([sys.executable, "-ISc", "[str(n) * 50 for n in range(30000)]"], on_entry=fail)
+    assert (outcome.code, outcome.signal) == (0, 0)
+    assert failed
 
 
 def test_standard_input_is_given() -> None:
