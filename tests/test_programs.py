@@ -92,6 +92,8 @@ MISTAKES = [
     ("nvfakes rnu", 2, r"unknown command 'rnu' \(did you mean run\?\)"),
     ("nvfakes slow soon --running 1", 2, "milliseconds: 'soon' is not a whole number"),
     ("nvfakes health 0 xid many --running 1", 2, "xid: 'many' is not a whole number"),
+    ("nvfakes answer 0 power.curent_draw_mw 1", 2, r"did you mean power.current_draw_mw\?\); nvfakes answer --help"),
+    ("nvfakes answer 0 fan.speed_percent fast", 2, "fan.speed_percent: 'fast' is not a whole number"),
     ("nvfakes show /dev/zero", 1, "/dev/zero: more than 8 MiB"),
     ("nvfakes show $'a\\nb'", 1, r"a\\nb: no such machine"),
     ("nvfakes record --root /no/such", 1, "--root /no/such: no such directory"),

@@ -18,6 +18,7 @@ from typing import Any, NoReturn, TextIO
 from nvconform import implementations, junit, matrix, page, report
 from nvconform.case import LANES, Case
 from nvconform.casefile import SCHEMA_FILE, cases_directory, find, known_profiles, load_all, load_sets
+from nvconform.ending import INTERRUPTED, CaughtSignals, EndedError
 from nvconform.engines.registry import RUNTIMES
 from nvconform.shapes import DocumentError
 from nvfakes import usage
@@ -141,10 +142,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return commands[chosen.command](chosen)
     except DocumentError as error:
         return _complain(str(error))
-    except SystemExit as end:  # argparse's way out, after --help
-        return int(end.code or 0)
-    except KeyboardInterrupt:
-        return 130
+    except (SystemExit, KeyboardInterrupt, EndedError) as end:
+        return _leave(end)
     except BrokenPipeError:
         _give_up(sys.stdout)
         return 1
@@ -170,6 +169,12 @@ def run() -> None:
     except OSError:
         _give_up(sys.stderr)
     sys.exit(code)
+
+
+def _leave(end: SystemExit | KeyboardInterrupt | EndedError) -> int:
+    if isinstance(end, SystemExit):  # argparse's way out, after --help
+        return int(end.code or 0)
+    return end.finish() if isinstance(end, EndedError) else INTERRUPTED
 
 
 def _complain(message: str) -> int:
@@ -236,7 +241,7 @@ def run_cases(chosen: argparse.Namespace) -> int:
         if folder is not None:
             _make_writable(folder)  # before the cases run, which can take half an hour
     groups = matrix.arrange(cases, chosen_implementations, runtimes, chosen.lane or (), chosen.cgroup)
-    with _progress(sum(len(group.cases) for group in groups)) as tell:
+    with CaughtSignals(), _progress(sum(len(group.cases) for group in groups)) as tell:
         results = matrix.run(groups, load_sets(), tell)
     several = len(chosen_implementations) * len(runtimes) > 1
     for name, members in _columns(results).items():

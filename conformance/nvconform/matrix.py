@@ -4,6 +4,7 @@ Belongs here: the order of runs and what happens to faults of the suite. Does no
 (session.py), words (cli.py, report.py).
 """
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -53,14 +54,19 @@ def arrange(
 def run(
     groups: Iterable[Group], sets: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]
 ) -> list[dict[str, Any]]:
-    """Run all groups and return the results in their order; `tell` hears of each result as it comes."""
-    guest = Guest()
+    """Run all groups and return the results in their order; `tell` hears of each result as it comes.
+
+    Whatever is raised meanwhile, a signal's exception included, ends all machines after the cases that run just then.
+    """
+    guest, stopping = Guest(), threading.Event()
 
     def run_group(group: Group) -> list[dict[str, Any]]:
         session = Session(group.implementation, sets, group.runtime, group.cgroup, guest)
         results = []
         try:
             for case in group.cases:
+                if stopping.is_set():
+                    break
                 results.append(_run_one(session, case, group.lane))
                 tell(results[-1])
         finally:
@@ -69,7 +75,11 @@ def run(
 
     try:
         with ThreadPoolExecutor(max_workers=MACHINES_AT_A_TIME) as pool:
-            return [result for part in pool.map(run_group, groups) for result in part]
+            try:
+                return [result for part in pool.map(run_group, groups) for result in part]
+            except BaseException:
+                stopping.set()
+                raise
     finally:
         guest.close()
 

@@ -86,7 +86,7 @@ def _explain(error: BaseException) -> int:
 
 def _dispatch(arguments: Sequence[str]) -> int:
     own, command = _split(arguments)
-    options = _parser().parse_args(own)
+    options = _parser(_answers_help() if own[:1] == ["answer"] else "").parse_args(own)
     if command:
         options.command = command
     return int(options.action(options) or 0)
@@ -124,7 +124,14 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return words[:place], words[place + 1 :]
 
 
-def _parser() -> "argparse.ArgumentParser":
+def _answers_help() -> str:
+    from nvfakes import answers
+
+    return answers.format_help()
+
+
+def _parser(answers_help: str = "") -> "argparse.ArgumentParser":
+    """Return the options of all commands; the help for `answer` imports much, and nothing else needs it."""
     from nvfakes import usage
 
     parser = usage.Parser(
@@ -150,6 +157,8 @@ def _parser() -> "argparse.ArgumentParser":
     for name, (words, text) in _VERBS.items():
         sub = command(name, _change, text)
         sub.set_defaults(verb=name)
+        if name == "answer":
+            sub.epilog = f"{answers_help}{sub.epilog}"
         sub.add_argument("--running", type=int, default=os.environ.get("NVFAKES_RUNNING"), metavar="PID", help=_RUNNING)
         for word in words.split():
             sub.add_argument(word.rstrip("*"), nargs="*" if word.endswith("*") else None)
@@ -233,14 +242,15 @@ def _change(options: "argparse.Namespace") -> int:
     from nvfakes import control
     from nvfakes.errors import VerbError
 
+    values = [getattr(options, word.rstrip("*")) for word in _VERBS[options.verb][0].split()]
+    request = _request(options.verb, values)
     process = options.running
     if process is None:
         found = control.running()
         if len(found) != 1:
             raise VerbError(f"{len(found)} machines run on this host; choose one with --running")
         process = found[0]
-    values = [getattr(options, word.rstrip("*")) for word in _VERBS[options.verb][0].split()]
-    control.ask(int(process), *_request(options.verb, values))
+    control.ask(int(process), *request)
     return 0
 
 
@@ -250,6 +260,10 @@ def _request(verb: str, values: list[Any]) -> list[Any]:
         return ["slow", _number(values[0], "milliseconds")]
     if verb == "health":
         return ["health", values[0], values[1], *(_number(number, values[1]) for number in values[2][:1])]
+    if verb == "answer":
+        from nvfakes import answers
+
+        answers.read_value(values[1], values[2])
     if verb == "mig" and values[1] == ["off"]:
         return ["mig_off", values[0]]
     return [verb, *values]

@@ -156,7 +156,7 @@ def _nvml_change(lane: Lane, verb: str, words: Sequence[str]) -> int:
     number = 0
     match verb:
         case "set":
-            machine = verbs.answer(machine, place, words[1], words[2])
+            machine = verbs.set_answer(machine, place, words[1], words[2])
         case "limits":
             machine = verbs.limit_memory(machine, place, " ".join(words[3:]), int(words[1]), int(words[2]))
         case "mig-mode":

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from nvfakes import mig
+from nvfakes import answers, mig
 from nvfakes.errors import VerbError
 from nvfakes.machine import ComputeInstance, Driver, Gpu, GpuInstance, Machine, is_whole_path
 from nvfakes.mock import merge
@@ -35,12 +35,17 @@ def _with_gpu(machine: Machine, place: int, **changes: Any) -> Machine:
     return replace(machine, gpus=tuple(gpus))
 
 
-def _with_answers(machine: Machine, place: int, answers: Mapping[str, Any]) -> Machine:
-    return _with_gpu(machine, place, answers=merge(machine.gpus[place].answers, answers))
+def _with_answers(machine: Machine, place: int, more: Mapping[str, Any]) -> Machine:
+    return _with_gpu(machine, place, answers=merge(machine.gpus[place].answers, more))
 
 
 def answer(machine: Machine, place: int, key: str, value: str) -> Machine:
-    """Let NVML give another answer; `key` has dots, as in power.current_draw_mw."""
+    """Let NVML give another answer; `key` has dots, as in power.current_draw_mw. Raises UsageError (answers.py)."""
+    return set_answer(machine, place, key, answers.read_value(key, value))
+
+
+def set_answer(machine: Machine, place: int, key: str, value: str | int | None) -> Machine:
+    """Let NVML give another answer, whatever it is, as when NVML itself was told to."""
     nested: Any = value
     for name in reversed(key.split(".")):
         nested = {name: nested}

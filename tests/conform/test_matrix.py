@@ -1,6 +1,12 @@
 """Many runs at once, the adapter of any command, and the files that a run leaves."""
 
+import contextlib
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -80,3 +86,40 @@ def test_an_original_that_is_not_installed_is_skipped_and_said(capsys: pytest.Ca
         pytest.skip("the original is installed here")
     assert main(["run", "--implementation", "nvidia-hook", "-k", "devices/void"]) == 0
     assert "nvidia-hook needs nvidia-container-runtime-hook, nvidia-container-cli on PATH" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_run_with_all_that_it_started(number: signal.Signals, tmp_path: Path) -> None:
+    """Machines, workers and folders go before the program does, which waits for no further case."""
+    (tmp_path / "mine.yaml").write_text("name: mine\ncommand: [/bin/true]\n")
+    words = ["run", "--implementation", str(tmp_path / "mine.yaml"), "--lane", "root", "-k", "devices/"]
+    folders = tmp_path / "folders"
+    folders.mkdir()
+    environment = {**os.environ, "TMPDIR": str(folders), "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "nvconform", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as child:
+        while not (workers := sessions_below(child.pid)):
+            if child.poll() is not None:
+                pytest.skip("no machine can be started here")
+            time.sleep(0.05)
+        child.send_signal(number)
+        _, said = child.communicate(timeout=60)
+    assert child.returncode in {-number, 130}
+    assert b"Traceback" not in said
+    assert list(folders.iterdir()) == []
+    assert [process for process, (_, session) in processes().items() if session in workers] == []
+
+
+def processes() -> dict[int, tuple[int, int]]:
+    """Return parent and session of every process."""
+    found = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # gone meanwhile
+            parent, _, session = entry.read_text().rpartition(")")[2].split()[1:4]
+            found[int(entry.parent.name)] = (int(parent), int(session))
+    return found
+
+
+def sessions_below(process: int) -> set[int]:
+    """Return the sessions that the children of a process have for themselves: each worker has one."""
+    return {session for other, (parent, session) in processes().items() if parent == process and session == other}

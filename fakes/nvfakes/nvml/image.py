@@ -37,7 +37,7 @@ _CONFIGURATIONS = (
     "incompatible_gpu_fw", "invalid_location", "gpu_state_invalid",
 )  # fmt: skip
 _HEALTHY = 0x1AA
-_CHOICES: Mapping[str, Mapping[str, int]] = {
+CHOICES: Mapping[str, Mapping[str, int]] = {
     "brand": _BRANDS,
     "architecture": _ARCHITECTURES,
     "compute_mode": {"default": 0, "exclusive_thread": 1, "prohibited": 2, "exclusive_process": 3},
@@ -193,8 +193,8 @@ def _text(key: str, value: Any) -> str:
     if isinstance(value, float):
         return str(int(value))
     text = str(value)
-    if key in _CHOICES:
-        return str(_CHOICES[key].get(text.lower(), text))
+    if key in CHOICES:
+        return str(CHOICES[key].get(text.lower(), text))
     if key == "performance_state":
         return text.removeprefix("P")
     return _WORDS.get(text, text)
