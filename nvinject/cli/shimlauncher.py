@@ -102,9 +102,16 @@ case $version$command in
   delete)
     case $last in */*|.|..|'') exec "$runtime" "$@" ;; esac
     for base in /run/nvinject "${XDG_RUNTIME_DIR:-/run}/nvinject"; do
-      [ -d "$base/$last" ] || continue
+      case $base in /*) [ -d "$base/$last" ] || continue ;; *) continue ;; esac
       # What another user may have put there is not removed by its path; the interpreter looks closer.
-      if [ -h "$base" ] || ! [ -O "$base" ] || ! [ -O "${base%/*}" ]; then
+      unsafe='' way=$base
+      [ -O "$base" ] && [ -O "${base%/*}" ] || unsafe=1
+      [ -h "$base" ] && unsafe=1
+      while [ -O / ] && [ -n "$way" ]; do # root's, all the way: who owns a folder can exchange what is in it
+        if [ -h "$way" ] || ! [ -O "$way" ]; then unsafe=1; fi
+        way=${way%/*}
+      done
+      if [ -n "$unsafe" ]; then
         exec "$launcher" runtime --as "${0##*/}" --low-level "$runtime" -- "$@"
       fi
       "$runtime" "$@" || exit

@@ -28,6 +28,7 @@ DIRECTORY_MODE = 0o755
 LABEL = "security.selinux"
 UNKNOWN_USER = 65534  # user_namespaces(7): whom files outside of a user namespace seem to belong to
 LONGEST_NAME = 255  # bytes, NAME_MAX of Linux
+MOST_LINKS = 40  # path_resolution(7)
 
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_LABELS = (errno.ENOTSUP, errno.ENODATA)
@@ -75,19 +76,33 @@ def _check_base(base: str) -> None:
 def is_own(base: str) -> bool:
     """Tell whether a base is this user's alone: what lies there becomes containers' files, and is removed by its path.
 
-    Nobody else may have made it or put it there. Root may be given the XDG_RUNTIME_DIR of a user who became root.
+    Nobody else may have made it, put it there or be able to exchange a directory or a link on the way to it. Root may
+    be given the XDG_RUNTIME_DIR of a user who became root.
     """
     try:
-        above, status = os.stat(os.path.dirname(base)), os.lstat(base)
+        status = os.lstat(base)
+        is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022
+        return is_ours and _is_safe_way(os.path.dirname(base))
     except OSError:
         return False
-    return (
-        stat.S_ISDIR(status.st_mode)
-        and status.st_uid == os.geteuid()
-        and not status.st_mode & 0o022
-        and above.st_uid in {status.st_uid, 0, UNKNOWN_USER}
-        and (above.st_mode & (stat.S_IWOTH | stat.S_ISVTX)) != stat.S_IWOTH
-    )
+
+
+def _is_safe_way(path: str, links: int = 0) -> bool:
+    """Tell whether nobody but root and this user can exchange a directory or one above it; raises OSError."""
+    while True:
+        status = os.lstat(path)
+        if status.st_uid not in {os.geteuid(), 0, UNKNOWN_USER}:
+            return False
+        above = os.path.dirname(path)
+        if stat.S_ISLNK(status.st_mode):
+            target = os.path.join(above, os.readlink(path))
+            if links >= MOST_LINKS or not _is_safe_way(target, links + 1):
+                return False
+        elif status.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
+            return False
+        if above == path:
+            return True
+        path = above
 
 
 class RunDirectory:

@@ -213,6 +213,30 @@ def test_a_folder_of_another_user_is_left_to_the_interpreter(place: Place, shell
     assert generated.exists()
 
 
+@pytest.mark.parametrize("link", [False, True])
+def test_a_way_that_another_user_can_change_is_left_to_the_interpreter(
+    place: Place, shell: list[str], *, link: bool
+) -> None:
+    """While the runtime works, they could have the path lead to any folder of the host."""
+    generated = place.folder / "way" / "run" / "nvinject" / "id"
+    generated.mkdir(parents=True)
+    (place.folder / "link").symlink_to("way/run")
+    runc = place.add("path", "runc")
+    given = str(place.folder / ("link" if link else "way/run"))
+    if not link:
+        give(place.folder / "way", 1000)
+        if os.geteuid() != 0:
+            pytest.skip("root alone would be led astray")
+    called = place.run(shell, "delete", "id", XDG_RUNTIME_DIR=given)[0]
+    assert called in ({f"@{place.python}", f"@{runc}"} if os.geteuid() else {f"@{place.python}"})
+
+
+def test_a_relative_folder_is_not_looked_into(place: Place, shell: list[str]) -> None:
+    """Nor does the interpreter: it would lie in the engine's working directory, wherever that is."""
+    runc = place.add("path", "runc")
+    assert place.run(shell, "delete", "id", XDG_RUNTIME_DIR="run")[0] == f"@{runc}"
+
+
 def test_every_command_is_told_apart(place: Place) -> None:
     """The tables of the script are those of the interpreter."""
     runc = place.add("path", "runc")

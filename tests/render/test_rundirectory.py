@@ -132,6 +132,28 @@ def test_a_base_of_another_user_or_in_their_folder_is_not_ours(tmp_path: Path, o
     assert not rundirectory.is_own(str(base))
 
 
+@pytest.mark.parametrize(("place", "expected"), [("", True), ("user", False), ("link", False), ("target", False)])
+def test_nobody_else_can_exchange_what_is_on_the_way(tmp_path: Path, place: str, *, expected: bool) -> None:
+    """Who owns a folder or a link on the way chooses what its path leads to, at any time."""
+    (tmp_path / "target/run/nvinject").mkdir(parents=True)
+    (tmp_path / "user").mkdir()
+    (tmp_path / "link").symlink_to("target")
+    (tmp_path / "user/run").symlink_to("../link/run")
+    assert rundirectory.is_own(str(tmp_path / "user/run/nvinject"))
+    if place:
+        try:
+            os.lchown(tmp_path / place, 1000, -1)
+        except OSError as error:
+            pytest.skip(f"files cannot be given to another user here: {error.strerror}")
+    assert rundirectory.is_own(str(tmp_path / "user/run/nvinject")) is expected
+
+
+def test_a_way_without_end_is_not_ours(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    assert not rundirectory.is_own(str(tmp_path / "a/nvinject"))
+
+
 LABELLED = ("profiles", "profiles/10.conf", "ld.so.cache")
 
 
