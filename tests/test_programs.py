@@ -89,6 +89,18 @@ MISTAKES = [
     ("nvinject system print-ldcache --ldcache /dev/zero", 6, "cannot read /dev/zero: it does not end"),
     ("nvinject cdi transform root --from / --to /x --input /dev/zero", 3, "/dev/zero has more than 64 MiB"),
     ("nvinject cdi inject --device nvidia.com/gpu=0 /dev/zero", 3, "/dev/zero has more than 64 MiB"),
+    ("nvinject cdi generate --mode csv --csv.file /dev/zero", 6, "cannot read /dev/zero: it is too large"),
+    ("nvinject config create-default --output HUGE --dry-run", 4, "HUGE has more than 16 MiB"),
+    (
+        "nvinject cdi transform root --from / --to /x --input SPEC --output FIFO.json",
+        2,
+        "FIFO.json is no ordinary file",
+    ),
+    (
+        "nvinject cdi inject --device a.b/c=0 --spec-dir DIR CONFIG --output /dev/null",
+        2,
+        "/dev/null is no ordinary file",
+    ),
     ("nvfakes rnu", 2, r"unknown command 'rnu' \(did you mean run\?\)"),
     ("nvfakes slow soon --running 1", 2, "milliseconds: 'soon' is not a whole number"),
     ("nvfakes health 0 xid many --running 1", 2, "xid: 'many' is not a whole number"),
@@ -102,6 +114,8 @@ MISTAKES = [
     ("nvconform lst", 2, r"unknown command 'lst' \(did you mean list\?\)"),
     ("nvconform --cases /no/such list", 2, "/no/such: no such folder of case files"),
     ("nvconform report /no/such.json", 2, "/no/such.json"),
+    ("nvconform report /dev/zero", 2, "/dev/zero: more than 256 MiB"),
+    ("nvfakes runtime-wrapper FIFO.json", 1, "FIFO.json is no ordinary file"),
     ("nvconform run -k no/such", 2, "no case has 'no/such' in its id"),
     ("nvconform run -k devices/all --json /proc/none/x.json", 2, "cannot make /proc/none"),
 ]
@@ -110,10 +124,25 @@ MISTAKES = [
 @pytest.mark.parametrize(("words", "code", "message"), MISTAKES)
 def test_a_mistake_is_one_line(words: str, code: int, message: str, tmp_path: Path) -> None:
     """Cause, thing and remedy, with the nearest name where there is one."""
+    for name, path in prepare_files(tmp_path).items():
+        words, message = words.replace(name, path), message.replace(name, path)
     done = run(words, XDG_STATE_HOME=str(tmp_path))
     assert (done.returncode, done.stdout) == (code, "")
     assert re.search(message, done.stderr), done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def prepare_files(folder: Path) -> dict[str, str]:
+    """Make files that a command line can be wrong about; returns their paths by the words that stand for them."""
+    os.mkfifo(folder / "FIFO.json")
+    (folder / "CONFIG").write_text("{}")
+    (folder / "specs").mkdir()
+    devices = [{"name": "0", "containerEdits": {"env": ["A=b"]}}]
+    (folder / "specs/a.json").write_text(json.dumps({"cdiVersion": "0.5.0", "kind": "a.b/c", "devices": devices}))
+    with (folder / "HUGE").open("w") as file:
+        file.truncate(17 << 20)
+    names = {name: str(folder / name) for name in ("FIFO.json", "CONFIG", "HUGE")}
+    return {**names, "SPEC": str(folder / "specs/a.json"), "DIR": str(folder / "specs")}
 
 
 def test_a_directory_that_is_named_relatively_can_be_made(tmp_path: Path) -> None:

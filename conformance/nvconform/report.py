@@ -17,6 +17,7 @@ from typing import Any
 from nvconform.shapes import DocumentError
 
 LONGEST_LIST = 25
+LARGEST = 256 << 20  # characters: all cases by many implementations make a tenth of it
 COLUMNS = ("passed", "failed", "should", "deviates", "skipped")
 HEADINGS = {"should": "failed SHOULD", "deviates": "by design"}
 Result = Mapping[str, Any]
@@ -40,7 +41,11 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises: DocumentError.
     """
     try:
-        document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        with path.open(encoding="utf-8") as file:
+            text = file.read(LARGEST + 1)
+        if len(text) > LARGEST:
+            raise DocumentError(f"{path}: more than {LARGEST >> 20} MiB: not a result of nvconform run --json")
+        document: dict[str, Any] = json.loads(text)
         known = all({"id", "lane", "status"} <= set(result) for result in document["results"])
     except OSError as error:
         raise DocumentError(f"{path}: cannot be read: {error.strerror}") from None

@@ -23,12 +23,22 @@ main({runtime!r}, {root!r}, sys.argv[1:])
 
 
 def write(path: str, runtime: str, root: str) -> None:
-    """Write the wrapper as an executable file; `root` is where the machine stands."""
+    """Write the wrapper as an executable file, in one step; `root` is where the machine stands."""
+    from nvfakes.errors import SandboxError
+
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     text = _SCRIPT.format(python=os.path.realpath(sys.executable), package=package, runtime=runtime, root=root)
     target = Path(path)
-    target.write_text(text, encoding="utf-8")
-    target.chmod(0o755)
+    if target.exists() and not target.is_file():
+        raise SandboxError(f"{path} is no ordinary file; name another one")
+    fresh = target.with_name(f"{target.name}.{os.getpid()}")
+    try:
+        fresh.write_text(text, encoding="utf-8")
+        fresh.chmod(0o755)
+        fresh.replace(target)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
 
 
 def main(runtime: str, root: str, arguments: list[str]) -> NoReturn:

@@ -15,6 +15,7 @@ from nvinject.record import Record
 
 FILE_MODE = 0o644
 DIRECTORY_MODE = 0o755
+MAXIMUM_SIZE = 16 << 20  # of a configuration: far above what is real
 BYTE_ORDER_MARK = "\ufeff"
 # Signatures of the old content (the kernel's IMA and EVM); what they sign is gone.
 _SIGNATURES = ("security.ima", "security.evm")
@@ -69,6 +70,8 @@ def read_content(path: str) -> bytes | None:
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise ConfigurationError(f"{path} is not an ordinary file", "name the file itself")
+        if os.fstat(descriptor).st_size > MAXIMUM_SIZE:
+            raise ConfigurationError(f"{path} has more than {MAXIMUM_SIZE >> 20} MiB", "name a configuration file")
         return b"".join(iter(lambda: os.read(descriptor, 1 << 16), b""))
     finally:
         os.close(descriptor)

@@ -7,6 +7,7 @@ Belongs here: finding the lists, and looking for what they name. Does not belong
 import os
 import stat
 
+from nvinject.configfile import read_bytes
 from nvinject.core.model import DeviceNode, HostFile, HostLink, Library
 from nvinject.core.policy import MOUNT_SPEC_DIRECTORY
 from nvinject.errors import HostError
@@ -92,12 +93,12 @@ def list_names(directory: str) -> list[str]:
 def read_text(path: str) -> str | None:
     """Return the text of a list, None where there is none; raises HostError for one that cannot be read."""
     try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            return file.read()
+        text = read_bytes(path).decode("utf-8", "surrogateescape")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise HostError(f"cannot read {path}: {error.strerror}", "mend its permissions, or run as root") from error
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 class Search:

@@ -106,6 +106,11 @@ def _write_files(files: "tuple[tuple[str, str], ...]") -> None:
 
 def _prepare(path: str, text: str) -> str:
     """Write a file beside its place and return its name; a failure leaves nothing behind."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        # As root, a device such as /dev/null would be replaced.
+        raise UsageError(
+            f"{path} is no ordinary file", "name another one; without --output all goes to standard output"
+        )
     directory = os.path.dirname(os.path.abspath(path))
     os.makedirs(directory, DIRECTORY_MODE, exist_ok=True)
     # Not ending in .yaml or .json: engines that watch the directory must not read it.
