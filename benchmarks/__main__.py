@@ -38,7 +38,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    options.add_argument("--rounds", type=int, default=41, help="runs of each main case (default: %(default)s)")
+    options.add_argument("--rounds", type=int, default=61, help="runs of each main case (default: %(default)s)")
     options.add_argument(
         "--growth-rounds", type=int, default=11, help="runs of each size; 0 leaves growth out (default: %(default)s)"
     )
