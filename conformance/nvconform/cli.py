@@ -21,7 +21,7 @@ from nvconform.casefile import SCHEMA_FILE, cases_directory, find, known_profile
 from nvconform.ending import INTERRUPTED, CaughtSignals, EndedError
 from nvconform.engines.registry import RUNTIMES
 from nvconform.shapes import DocumentError
-from nvfakes import usage
+from nvfakes import completion, usage
 
 DESCRIPTION = """\
 Replays OCI containers through a real runtime on fake GPU machines and judges what an injector makes of them.
@@ -58,6 +58,14 @@ COMMANDS = {
             "exit codes:\n  0  every MUST holds    1  one does not    2  usage, or a file is wrong\n"
         ),
     ),
+    "completion": (
+        "print a script for bash, zsh or fish that completes commands and options",
+        (
+            "examples:\n  nvconform completion bash > /etc/bash_completion.d/nvconform\n"
+            "  nvconform completion zsh > /usr/share/zsh/vendor-completions/_nvconform\n"
+            "  nvconform completion fish > ~/.config/fish/completions/nvconform.fish\n"
+        ),
+    ),
     "report": (
         "make a report of results: JSON, JUnit and one HTML page",
         "examples:\n  nvconform report one.json two.json --out report\n",
@@ -89,6 +97,7 @@ def parser() -> argparse.ArgumentParser:
     made["list"].add_argument("--json", action="store_true", help="as JSON")
     made["show"].add_argument("case", metavar="CASE", help="its id")
     _add_run(made["run"])
+    made["completion"].add_argument("shell", choices=completion.SHELLS, help="the shell")
     made["report"].add_argument("results", nargs="+", type=Path, metavar="FILE", help="what run --json wrote")
     made["report"].add_argument("--out", type=Path, default=REPORT_FOLDER, metavar="DIR", help="default: %(default)s")
     return options
@@ -136,6 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "schema": print_schema,
         "run": run_cases,
         "report": report_results,
+        "completion": print_completion,
     }
     try:
         chosen = parser().parse_args(arguments)
@@ -227,6 +237,13 @@ def validate_cases(chosen: argparse.Namespace) -> int:
 def print_schema(_: argparse.Namespace) -> int:
     """Print the schema that case files are checked against; editors can use it too."""
     sys.stdout.write(SCHEMA_FILE.read_text(encoding="utf-8"))
+    return 0
+
+
+def print_completion(chosen: argparse.Namespace) -> int:
+    """Print a completion script."""
+    known = {"implementation": tuple(implementations.names())}
+    sys.stdout.write(completion.script(chosen.shell, parser(), known))
     return 0
 
 

@@ -21,6 +21,11 @@ LARGEST = 256 << 20  # characters: all cases by many implementations make a tent
 COLUMNS = ("passed", "failed", "should", "deviates", "skipped")
 HEADINGS = {"should": "failed SHOULD", "deviates": "by design"}
 Result = Mapping[str, Any]
+# What is no text in a result.
+KINDS: Mapping[str, type | tuple[type, ...]] = {
+    "differences": list, "features": list, "expected": dict, "seen": dict, "seconds": (int, float),
+    "code": (int, type(None)),
+}  # fmt: skip
 
 
 def write_json(path: Path, implementation: str, results: Sequence[Result]) -> None:
@@ -46,14 +51,28 @@ def read_json(path: Path) -> dict[str, Any]:
         if len(text) > LARGEST:
             raise DocumentError(f"{path}: more than {LARGEST >> 20} MiB: not a result of nvconform run --json")
         document: dict[str, Any] = json.loads(text)
-        known = all({"id", "lane", "status"} <= set(result) for result in document["results"])
+        known = all(map(_is_result, document["results"])) and isinstance(document.get("environment", {}), dict)
+        json.dumps(document, ensure_ascii=False).encode()  # half a surrogate pair is no text
     except OSError as error:
         raise DocumentError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DocumentError(f"{path}: not a result of nvconform run --json: {error}") from None
     if not known:
         raise DocumentError(f"{path}: not a result of nvconform run --json")
     return document
+
+
+def _is_result(result: Any) -> bool:
+    return {"id", "lane", "status"} <= set(result) and all(
+        isinstance(value, KINDS.get(name, str)) and _is_filled(value) for name, value in result.items()
+    )
+
+
+def _is_filled(value: Any) -> bool:
+    """Tell whether a list holds texts, and a view what page.py makes lines of."""
+    if isinstance(value, dict):
+        return all(isinstance(part, dict) or (isinstance(part, list) and _is_filled(part)) for part in value.values())
+    return not isinstance(value, list) or all(isinstance(item, str) for item in value)
 
 
 def environment(results: Iterable[Result]) -> dict[str, str]:

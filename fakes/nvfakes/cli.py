@@ -162,6 +162,8 @@ def _parser(answers_help: str = "") -> "argparse.ArgumentParser":
         sub.add_argument("--running", type=int, default=os.environ.get("NVFAKES_RUNNING"), metavar="PID", help=_RUNNING)
         for word in words.split():
             sub.add_argument(word.rstrip("*"), nargs="*" if word.endswith("*") else None)
+    sub = command("completion", _completion, "print a script for bash, zsh or fish that completes commands and options")
+    sub.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
     command("kernel-hook", None, "OCI prestart hook that shows /proc/driver in a container")
     sub = command("runtime-wrapper", _runtime_wrapper, "write an OCI runtime that adds the kernel hook")
     sub.add_argument("file", help="the program to write")
@@ -332,6 +334,15 @@ def _run(options: "argparse.Namespace") -> int:
 
     command = getattr(options, "command", None) or [os.environ.get("SHELL", "/bin/sh")]
     sandbox.execute(_load(options), command, lane=options.lane)
+
+
+def _completion(options: "argparse.Namespace") -> int:
+    from nvfakes import answers, completion
+    from nvfakes.declaration import shipped
+
+    known = {"machine": tuple(shipped()), "key": tuple(answers.READERS), "driver": ("470", "535", "550")}
+    sys.stdout.write(completion.script(options.shell, _parser(), known))
+    return 0
 
 
 def _runtime_wrapper(options: "argparse.Namespace") -> int:

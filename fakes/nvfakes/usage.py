@@ -46,6 +46,11 @@ EXAMPLES = {
     "remove": ("nvfakes remove /dev/nvidia-uvm",),
     "break": ("nvfakes break /proc/driver/nvidia/version",),
     "restore": ("nvfakes restore /dev/nvidia-uvm",),
+    "completion": (
+        "nvfakes completion bash > /etc/bash_completion.d/nvfakes",
+        "nvfakes completion zsh > /usr/share/zsh/vendor-completions/_nvfakes",
+        "nvfakes completion fish > ~/.config/fish/completions/nvfakes.fish",
+    ),
     "kernel-hook": ("nvfakes kernel-hook < state.json      runtimes call it, with NVFAKES_ROOT",),
     "runtime-wrapper": ("nvfakes runtime-wrapper ./runtime --runtime /usr/sbin/runc",),
 }

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 HELP = """\
 usage: nvinject completion (bash | zsh | fish)
 
-Prints a script that completes nvinject's commands and options.
+Prints a script that completes commands and options of nvinject, nvidia-ctk, nvidia-container-cli and nvidia-cdi-hook.
 
 examples:
   nvinject completion bash > /etc/bash_completion.d/nvinject
@@ -25,11 +25,17 @@ examples:
   nvinject completion fish > ~/.config/fish/completions/nvinject.fish
 """
 SHELLS = ("bash", "zsh", "fish")
+# Names of the original that complete too, and the place where each begins.
+PROGRAMS = {"nvidia-ctk": " ctk", "nvidia-container-cli": " container-cli", "nvidia-cdi-hook": " cdi-hook"}
 
+_PROGRAMS = " ".join(PROGRAMS)
 # The script keeps, as context, the commands that stand before the word, each after a space.
 BASH = """\
 _nvinject() {{
     local context="" word cur="${{COMP_WORDS[COMP_CWORD]}}" prev="${{COMP_WORDS[COMP_CWORD-1]}}" words=""
+    case "${{COMP_WORDS[0]##*/}}" in
+{names}
+    esac
     # bash parts words at = too
     if [ "$cur" = "=" ]; then cur=""; elif [ "$prev" = "=" ]; then prev="${{COMP_WORDS[COMP_CWORD-2]}}"; fi
     for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
@@ -47,11 +53,14 @@ _nvinject() {{
     COMPREPLY=($(compgen -W "$words" -- "$cur"))
     [ "${{#COMPREPLY[@]}}" -gt 0 ] || COMPREPLY=($(compgen -f -- "$cur"))
 }}
-complete -o filenames -F _nvinject nvinject
+complete -o filenames -F _nvinject nvinject {programs}
 """
 ZSH = """\
-#compdef nvinject
+#compdef nvinject {programs}
 local context="" word
+case "${{words[1]:t}}" in
+{names}
+esac
 for word in ${{words[2,CURRENT-1]}}; do
     case "$context $word" in
         ({contexts}) context="$context $word" ;;
@@ -68,7 +77,11 @@ _files
 FISH = """\
 function __nvinject_at --description 'succeeds where these commands stand before the word'
     set -l context ""
-    for word in (commandline -opc)[2..-1]
+    set -l words (commandline -opc)
+    switch (string replace -r '.*/' '' -- "$words[1]")
+{names}
+    end
+    for word in $words[2..-1]
         switch "$context $word"
             case {contexts}
                 set context "$context $word"
@@ -138,10 +151,23 @@ def _places(name: str, command: "object") -> "Iterator[Place]":
         yield from _places_of(context, command.parser())  # type: ignore[attr-defined]
     if name == "runtime":
         yield from _places_of(f"{context} configure", configure.parser())
+    if name == "ctk":
+        yield from _places_of_ctk(context)
     if name == "container-cli":
         for below, (flags, _, _) in containercli.COMMANDS.items():
             words = tuple(Word(text=f"--{flag.name}", help=flag.help, takes=bool(flag.argument)) for flag in flags)
             yield Place(context=f"{context} {below}", words=words)
+
+
+def _places_of_ctk(context: str) -> "Iterator[Place]":
+    """Return the places after nvidia-ctk's commands, which are nvinject's."""
+    from nvinject.cli import cdi, cdihook, config, configure, system
+
+    for name, parser in (("cdi", cdi.parser()), ("config", config.parser()), ("system", system.parser())):
+        yield from _places_of(f"{context} {name}", parser)
+    yield Place(context=f"{context} hook", words=tuple(Word(text=word) for word in (*cdihook.OPTIONS, "--help")))
+    yield Place(context=f"{context} runtime", words=(Word(text="configure"),))
+    yield from _places_of(f"{context} runtime configure", configure.parser())
 
 
 def _places_of(context: str, parser: "argparse.ArgumentParser") -> "Iterator[Place]":
@@ -200,7 +226,14 @@ def format_bash(places: "tuple[Place, ...]") -> str:
         if word.takes
     ]
     words = [f'                "{place.context}") words="{" ".join(_texts(place))}" ;;' for place in places]
-    return BASH.format(contexts=_contexts(places, "|"), values="\n".join(values), words="\n".join(words))
+    names = "\n".join(f'        {program}) context="{context}" ;;' for program, context in PROGRAMS.items())
+    return BASH.format(
+        contexts=_contexts(places, "|"),
+        values="\n".join(values),
+        words="\n".join(words),
+        names=names,
+        programs=_PROGRAMS,
+    )
 
 
 def format_zsh(places: "tuple[Place, ...]") -> str:
@@ -216,14 +249,24 @@ def format_zsh(places: "tuple[Place, ...]") -> str:
     described = " ".join(_quoted(f"{word.text}:{word.help}") for word in first.words)
     words = [f'("") local -a commands=({described}); _describe command commands; return ;;']
     words += [f'("{place.context}") compadd -- {" ".join(_texts(place))} && return ;;' for place in others]
-    return ZSH.format(contexts=_contexts(places, "|"), values="\n".join(values), words="\n".join(words))
+    names = "\n".join(f'({program}) context="{context}" ;;' for program, context in PROGRAMS.items())
+    return ZSH.format(
+        contexts=_contexts(places, "|"),
+        values="\n".join(values),
+        words="\n".join(words),
+        names=names,
+        programs=_PROGRAMS,
+    )
 
 
 def format_fish(places: "tuple[Place, ...]") -> str:
     """Return the script for fish."""
-    lines = [FISH.format(contexts=_contexts(places, " "))]
+    begins = [f'        case {program}\n            set context "{context}"' for program, context in PROGRAMS.items()]
+    lines = [FISH.format(contexts=_contexts(places, " "), names="\n".join(begins))]
     for place in places:
-        start = f"complete -c nvinject -n '__nvinject_at \"{place.context}\"'"
+        names = [name for name, context in PROGRAMS.items() if f"{place.context} ".startswith(f"{context} ")]
+        programs = " ".join(f"-c {name}" for name in ("nvinject", *names))
+        start = f"complete {programs} -n '__nvinject_at \"{place.context}\"'"
         if not all(word.text.startswith("-") for word in place.words):
             lines.append(f"{start} -f\n")  # no files where there are other words
         for word in place.words:

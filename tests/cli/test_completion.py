@@ -40,6 +40,17 @@ TYPED = [
     (["container-cli", "list", "--lib"], ["--libraries"]),
     (["completion", "f"], ["fish"]),
     (["plan", "--config", "FOLDER/conf"], ["FOLDER/config.toml"]),
+    (["ctk", "cdi", "generate", "--mode", "n"], ["nvml", "nvswitch"]),
+]
+# Names of the original.
+NAMED = [
+    (["nvidia-ctk", "sys"], ["system"]),
+    (["nvidia-ctk", "cdi", "tr"], ["transform"]),
+    (["nvidia-ctk", "runtime", "configure", "--runtime", "c"], ["containerd", "crio"]),
+    (["/usr/bin/nvidia-ctk", "config", "--in"], ["--in-place"]),
+    (["nvidia-container-cli", "list", "--lib"], ["--libraries"]),
+    (["nvidia-container-cli", "conf"], ["configure"]),
+    (["nvidia-cdi-hook", "update-l"], ["update-ldcache"]),
 ]
 
 
@@ -47,6 +58,17 @@ TYPED = [
 @pytest.mark.parametrize(("words", "expected"), TYPED)
 def test_what_a_shell_completes(shell: str, words: list[str], expected: list[str], tmp_path: Path) -> None:
     """The shell runs the script as it would when the user presses tab."""
+    complete(shell, ["nvinject", *words], expected, tmp_path)
+
+
+@pytest.mark.parametrize("shell", sorted(SHELLS))
+@pytest.mark.parametrize(("words", "expected"), NAMED)
+def test_names_of_the_original_complete_too(shell: str, words: list[str], expected: list[str], tmp_path: Path) -> None:
+    """They begin where nvinject's command for them does."""
+    complete(shell, words, expected, tmp_path)
+
+
+def complete(shell: str, words: list[str], expected: list[str], tmp_path: Path) -> None:
     program = shutil.which(shell)
     if program is None:
         pytest.skip(f"{shell} is not installed: its completion was not run")
@@ -54,7 +76,7 @@ def test_what_a_shell_completes(shell: str, words: list[str], expected: list[str
     formats = {"bash": completion.format_bash, "zsh": completion.format_zsh, "fish": completion.format_fish}
     script.write_text(formats[shell](completion.find_words()), encoding="utf-8")
     (tmp_path / "config.toml").touch()
-    typed = [word.replace("FOLDER", str(tmp_path)) for word in ["nvinject", *words]]
+    typed = [word.replace("FOLDER", str(tmp_path)) for word in words]
     # Of these three fish alone takes the words after its script for its own arguments from the first one on.
     command = [program, "-c", SHELLS[shell], *([] if shell == "fish" else ["-"]), str(script), *typed]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30, cwd=tmp_path)

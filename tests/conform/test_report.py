@@ -66,3 +66,19 @@ def test_an_adapter_with_a_mistake_names_the_key(tmp_path: Path) -> None:
     path.write_text("name: mine\ncommand: [x]\nlane: [root]\n")
     with pytest.raises(DocumentError, match=r"mine\.yaml:3: lane: unknown key; did you mean"):
         implementations.load(str(path))
+
+
+WRONG: list[tuple[str, object]] = [
+    ("id", None), ("lane", ["root"]), ("status", {}), ("implementation", 3), ("title", "\ud800"), ("features", None),
+    ("features", [1]), ("differences", "x"), ("seen", []), ("expected", {"mounts": None}),
+    ("expected", {"mounts": [None]}), ("seconds", "long"), ("code", "0"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("key", "value"), WRONG)
+def test_a_result_with_a_value_of_another_kind_is_refused(key: str, value: object, tmp_path: Path) -> None:
+    """Before a report is made of it."""
+    file = tmp_path / "result.json"
+    file.write_text(json.dumps({"results": [{"id": "a", "lane": "root", "status": "passed", key: value}]}))
+    with pytest.raises(DocumentError, match=r"result\.json: not a result of nvconform run --json"):
+        report.read_json(file)
