@@ -6,6 +6,7 @@ not belong here: what the library makes of a value (nvml/image.py), and changing
 
 import difflib
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from nvfakes.errors import UsageError
 from nvfakes.nvml.image import CHOICES
@@ -157,6 +158,21 @@ READERS: "dict[str, Callable[[str, str], str | int | bool]]" = {
     "performance_state": _read_choice(tuple(f"P{number}" for number in range(16))),
     "fabric.health_summary": _read_choice(_HEALTH),
 }
+
+
+GROUPS = {key[:place] for key in (*READERS, *ELSEWHERE) for place, sign in enumerate(key) if sign == "."}
+
+
+def find_misplaced(values: Mapping[str, Any], above: str = "") -> str:
+    """Return the name of a group of answers in whose place something else stands, "" where there is none."""
+    for name, value in values.items():
+        key = f"{above}.{name}" if above else str(name)
+        if isinstance(value, Mapping):
+            if found := find_misplaced(value, key):
+                return found
+        elif key in GROUPS and value is not None:
+            return key
+    return ""
 
 
 def format_help() -> str:

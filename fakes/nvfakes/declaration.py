@@ -192,8 +192,7 @@ def parse(text: str, file: str, name: str) -> Machine:
         return Machine(name)
     root = _Place(node, "", file)
     if root.is_mapping() and "device_defaults" in root.mapping():
-        block = root.data()
-        return mock.machine(block, name, root.error)
+        return _of_mock(root, name)
     return _Reader(root.mapping(_MACHINE_KEYS)).machine(name)
 
 
@@ -330,11 +329,11 @@ class _Reader:
         minor = keys["minor"].number(0, GPU_SLOTS - 1) if "minor" in keys else index
         for what, value in (("uuid", uuid), ("bus", bus.lower()), ("minor", str(minor))):
             self._claim(what, value, keys.get(what, place))
-        extra = mock.merge(mock.device_answers(answers, index), keys["answers"].data() if "answers" in keys else {})
+        extra = mock.merge(mock.device_answers(answers, index), _answers(keys["answers"]) if "answers" in keys else {})
         if "name" in keys:
             extra = {**extra, "name": keys["name"].text()}
         instances = self._mig(keys["mig"], model, index) if "mig" in keys else ()
-        return Gpu(
+        gpu = Gpu(
             model=model,
             uuid=uuid,
             bus=bus.lower(),
@@ -349,6 +348,8 @@ class _Reader:
             instances=instances,
             answers=extra,
         )
+        _try_facts(gpu, keys.get("answers", place))
+        return gpu
 
     def _claim(self, what: str, value: str, place: _Place) -> None:
         if value in self.taken[what]:
@@ -477,6 +478,46 @@ def _mig_uuid(gpu: int, serial: int) -> str:
     return f"MIG-{gpu + 0xA0:08x}-5555-6666-7777-{serial:012x}"
 
 
+# What a value of another kind than the one that is expected ends in.
+_UNFIT = (ValueError, TypeError, AttributeError, LookupError)
+
+
+def _of_mock(place: _Place, name: str) -> Machine:
+    """Return the machine of a whole configuration of NVIDIA's mock."""
+    for key, defaults in place.mapping().items():
+        if key == "device_defaults":
+            _answers(defaults)
+    try:
+        machine = mock.machine(place.data(), name, place.error)
+    except _UNFIT as error:
+        raise place.error(f"a value is of another kind than in NVIDIA's mock configuration: {error}") from None
+    for gpu in machine.gpus:
+        _try_facts(gpu, place)
+    return machine
+
+
+def _answers(place: _Place) -> Mapping[str, Any]:
+    """Return answers of NVML, whose groups are mappings."""
+    from nvfakes.answers import find_misplaced
+
+    place.mapping()
+    values: Mapping[str, Any] = place.data()
+    misplaced = find_misplaced(values)
+    if misplaced:
+        raise place.error(f"{misplaced} must be a mapping of keys to values")
+    return values
+
+
+def _try_facts(gpu: Gpu, place: _Place) -> None:
+    """Raise MachineError where the NVML library could not be told what a GPU answers."""
+    from nvfakes.nvml import image
+
+    try:
+        image.gpu_facts(gpu)
+    except _UNFIT as error:
+        raise place.error(f"NVML cannot answer with a value of this kind: {error}") from None
+
+
 def _mock_block(place: _Place) -> dict[str, Any]:
     """Return an `nvml:` block after a check of its top-level keys; inner keys are NVIDIA's to define."""
     keys = place.mapping(_MOCK_KEYS)
@@ -487,5 +528,8 @@ def _mock_block(place: _Place) -> dict[str, Any]:
             keys[key].mapping()
     for device in keys["devices"].sequence() if "devices" in keys else []:
         device.mapping()
+    for answers in (keys.get("device_defaults"), *(keys["devices"].sequence() if "devices" in keys else ())):
+        if answers is not None:
+            _answers(answers)
     data = place.data()
     return data if isinstance(data, dict) else {}

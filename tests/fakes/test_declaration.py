@@ -65,6 +65,21 @@ BAD_FILES = (
     ("drm: true\ngpus: [}", 2, "not YAML"),
     ("nvml: {version: '2.0'}", 1, "nvml.version: '2.0' is none of 1.0"),
     ("nvml:\n  systm: {}", 2, "nvml.systm: unknown key, did you mean system?"),
+    ("gpus:\n  - model: h100\n    answers: 3", 3, "must be a mapping"),
+    ("gpus:\n  - model: h100\n    answers: {power: 3}", 3, "power must be a mapping"),
+    (
+        "gpus:\n  - model: h100\n    answers: {ecc: {errors: {volatile: [1]}}}",
+        3,
+        "ecc.errors.volatile must be a mapping",
+    ),
+    (
+        "gpus:\n  - model: h100\n    answers: {fabric: {health_mask: x}}",
+        3,
+        "NVML cannot answer with a value of this kind",
+    ),
+    ("nvml:\n  device_defaults: {thermal: hot}\ngpus: [{model: h100}]", 2, "thermal must be a mapping"),
+    ("device_defaults: {name: NVIDIA H100 80GB HBM3, pci: {device_id: x}}\nnum_devices: 1", 1, "of another kind"),
+    ("device_defaults: {fan: 3}\nnum_devices: 1", 1, "fan must be a mapping"),
 )
 
 
