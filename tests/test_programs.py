@@ -116,6 +116,7 @@ MISTAKES = [
     ("nvconform report /no/such.json", 2, "/no/such.json"),
     ("nvconform report /dev/zero", 2, "/dev/zero: more than 256 MiB"),
     ("nvfakes runtime-wrapper FIFO.json", 1, "FIFO.json is no ordinary file"),
+    ("nvfakes runtime-wrapper /proc/none", 1, "cannot write /proc/none: No such file"),
     ("nvconform run -k no/such", 2, "no case has 'no/such' in its id"),
     ("nvconform run -k devices/all --json /proc/none/x.json", 2, "cannot make /proc/none"),
 ]

@@ -4,6 +4,7 @@ Belongs here: inserting the kernel hook into config.json on `create` and `run`, 
 belong here: the hook itself (kernelhook.py).
 """
 
+import contextlib
 import json
 import os
 import sys
@@ -36,9 +37,11 @@ def write(path: str, runtime: str, root: str) -> None:
         fresh.write_text(text, encoding="utf-8")
         fresh.chmod(0o755)
         fresh.replace(target)
-    except BaseException:
-        fresh.unlink(missing_ok=True)
-        raise
+    except OSError as error:
+        raise SandboxError(f"cannot write {path}: {error.strerror}; name another place") from None
+    finally:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
 
 
 def main(runtime: str, root: str, arguments: list[str]) -> NoReturn:
