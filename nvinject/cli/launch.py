@@ -6,8 +6,9 @@ has done when it comes here (bundlefinder.py), and commands (main.py).
 
 import posix
 import sys
+from posix import _exit
 
-from nvinject.cli.main import NAMES, is_cdi_hook, run
+from nvinject.cli.main import NAMES, TROUBLE, complain, is_cdi_hook, run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +33,13 @@ def leave_surroundings(words: "list[str]", bundle: int) -> None:
     if is_cdi_hook(words) or words[:1] == ["create-container"]:
         close_inherited(bundle)
     elif words[:1] == ["hook"]:
-        posix.chdir("/")
+        try:
+            posix.chdir("/")
+        except OSError as error:
+            complain(
+                f"cannot go to /: {error.strerror}; the hook does not work in a directory that an image may choose"
+            )
+            _exit(TROUBLE)
         close_inherited(bundle)
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import io
+import posix
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from nvinject import errors
+from nvinject.cli import launch
 from nvinject.cli import main as command_line
 
 Capture = pytest.CaptureFixture[str]
@@ -102,6 +104,22 @@ def test_a_failing_disk_below_standard_output_is_no_mistake_of_ours(monkeypatch:
     with pytest.raises(OSError, match="Input/output"):
         stream.reconfigure(errors="backslashreplace")
     command_line.show_every_character()
+
+
+def test_a_hook_that_cannot_leave_its_directory_says_so(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """It ends there: a container's start may have chosen the directory."""
+
+    def fail(_: str) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(posix, "chdir", fail)
+    monkeypatch.setattr(launch, "_exit", sys.exit)
+    with pytest.raises(SystemExit) as ended:
+        launch.leave_surroundings(["hook", "prestart"], -1)
+    assert ended.value.code == command_line.TROUBLE
+    message = capsys.readouterr().err
+    assert message.startswith("nvinject: cannot go to /: Input/output error")
+    assert message.count("\n") == 1
 
 
 CALLED = {"nvidia-ctk": "--version", "nvidia-container-cli": "--version", "nvidia-cdi-hook": "noop"}
