@@ -347,6 +347,7 @@ class _Builder:
         if self._headers_left <= 0:
             return None
         self._headers_left -= 1
+        self._effort.walk()
         try:
             if is_link:
                 fd = open_regular(self._root_fd, f"{directory.path}/{name}")
@@ -363,6 +364,7 @@ class _Builder:
             os.close(fd)
 
     def _leads_to_file(self, path: str) -> bool:
+        self._effort.walk()
         try:
             fd = open_in_root(self._root_fd, path, _INSPECT)
         except OSError as error:

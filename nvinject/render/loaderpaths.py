@@ -7,8 +7,10 @@ root and listed. Does not belong here: what a directory contributes (formats/lds
 
 import errno
 import stat
+import time
 
 from nvinject import leanos as os
+from nvinject.errors import ContainerError
 from nvinject.formats import ldconf
 from nvinject.formats.ldsearch import LEGACY_HWCAPS, Listing
 from nvinject.linux.inroot import ignore_absence, open_in_root
@@ -23,7 +25,9 @@ MAXIMUM_CONF_FILES = 1024
 MAXIMUM_CONF_DEPTH = 8
 MAXIMUM_DIRECTORIES = 1024
 MAXIMUM_NAMES = 1 << 18  # of all directories together, and what matching them with patterns is worth
+MAXIMUM_SECONDS = 5  # of this processor's time; real images take a tenth of one
 
+_WALKS_BETWEEN_LOOKS = 64
 _INSPECT = os.O_PATH | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK | os.O_CLOEXEC
@@ -36,11 +40,31 @@ class Effort:
     Without it a hundred links to one large directory would multiply the work, each of them a few bytes of the image.
     """
 
-    __slots__ = ("names",)
+    __slots__ = ("names", "start", "walks")
 
     def __init__(self) -> None:
         """Begin with far more than real images have."""
         self.names = MAXIMUM_NAMES
+        self.start = -1.0
+        self.walks = 0
+
+    def walk(self) -> None:
+        """Count a path of the image that the kernel is about to walk; raises ContainerError for too much of it.
+
+        One path can lead through 40 links with a thousand components each, which takes a millisecond, and an image has
+        a hundred thousand of them. The clock is looked at rarely, and is the processor's: slow disks do not count.
+        """
+        self.walks += 1
+        if self.walks % _WALKS_BETWEEN_LOOKS:
+            return
+        now = time.process_time()
+        if self.start < 0:
+            self.start = now
+        elif now - self.start > MAXIMUM_SECONDS:
+            raise ContainerError(
+                f"the image's library directories take more than {MAXIMUM_SECONDS} seconds to look through",
+                "shorten its /etc/ld.so.conf, and the links that lead to libraries",
+            )
 
     def list_names(self, fd: int) -> "list[str]":
         """Return the names in a directory; raises OSError."""
@@ -137,6 +161,7 @@ class _Configuration:
         if depth > MAXIMUM_CONF_DEPTH or self._files_left <= 0:
             return
         self._files_left -= 1
+        self._effort.walk()
         content = read_regular(self._root_fd, path, self._bytes_left)
         if content is None:
             return
@@ -178,6 +203,7 @@ class _Configuration:
 
 def list_names(root_fd: int, path: str, effort: Effort) -> "list[str]":
     """Return the names in a directory of the root, none where there is no such directory."""
+    effort.walk()
     try:
         fd = open_in_root(root_fd, path, _LIST)
     except OSError as error:
@@ -252,6 +278,7 @@ class SearchPath:
 
     def open(self, path: str, *, hwcaps: str = "") -> "SearchDirectory | None":
         """Open a directory of the root; None if there is none."""
+        self._effort.walk()
         try:
             fd = open_in_root(self._root_fd, path, _LIST)
             status = os.fstat(fd)

@@ -634,6 +634,20 @@ def test_patterns_for_many_names_come_to_an_end(tree: Tree, monkeypatch: pytest.
     os.close(root_fd)
 
 
+def test_links_that_take_long_to_follow_are_an_error(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each path leads through 38 links with hundreds of components: a millisecond, for some bytes of an image."""
+    monkeypatch.setattr(loaderpaths, "MAXIMUM_SECONDS", 0.05)
+    tree.path("/d/x").mkdir(parents=True)
+    for number in range(38):
+        tree.link(f"/d/{number}", "x/../" * 700 + str(number + 1))
+    tree.path("/d/38").mkdir()
+    tree.text("/etc/ld.so.conf", "/d/0\n" * 20000)
+    with pytest.raises(ContainerError, match=r"take more than 0\.05 seconds to look through") as caught:
+        run(tree, injection("/usr/lib64/libcuda.so.1"))
+    assert "/etc/ld.so.conf" in caught.value.hint
+    assert not tree.path("/etc/ld.so.cache").exists()
+
+
 def test_files_of_procfs_are_not_read() -> None:
     """To read them can do something; what they say is no content of an image."""
     root_fd = os.open("/", os.O_PATH | os.O_DIRECTORY)
