@@ -62,6 +62,8 @@ except (OSError, ValueError, EOFError, TypeError):
     pass  # not written: modules are found one by one
 try:
     from nvinject.cli.launch import launch
+except KeyboardInterrupt:
+    posix._exit(130)
 except Exception as error:
     text = f"nvinject: cannot load its modules: {{error}}; its files or Python's cannot be read, or memory is short"
     posix.write(2, text.replace("\\n", " ").encode(errors="replace") + b"\\n")
