@@ -178,11 +178,14 @@ def _rows_in_one_pass(
     `strings` is where they begin, `place` what offsets call that. None for any other cache, damaged ones among them.
     """
     end = data.find(b"\0\0", strings)  # padding and extensions follow
-    text = data[strings:end]
-    if not text.isascii() or len(text) > MAXIMUM_TEXT or data[end] != 0:
+    if end - strings > MAXIMUM_TEXT or data[end] != 0:
+        return None
+    try:
+        text = str(memoryview(data)[strings:end], "ascii")
+    except UnicodeDecodeError:
         return None
     paths: dict[int, str] = {}
-    for path in text.decode("ascii").split("\0"):
+    for path in text.split("\0"):
         paths[place] = path
         place += len(path) + 1
     if len(paths) < count:
@@ -305,7 +308,7 @@ class _Strings:
         """Add soname and path of every row; returns the numbers of all entries, one after the other."""
         texts = [row[1] for row in rows]
         self._texts = texts
-        size = len if "".join(texts).isascii() else _encoded_size
+        size = len if all(map(str.isascii, texts)) else _encoded_size
         cells: list[int] = []
         position = self._next
         apart: list[tuple[int, str]] = []

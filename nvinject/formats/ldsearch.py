@@ -269,7 +269,9 @@ def merge(
         groups.setdefault(key_of(row), []).append(row)
     for key in sorted(groups, reverse=True):
         start = _first(existing, done, lambda row, key=key: key_of(row) <= key)  # type: ignore[misc]
-        end = _first(existing, start, lambda row, key=key: key_of(row) < key)  # type: ignore[misc]
+        end = start
+        if start < len(existing) and key_of(existing[start]) == key:
+            end = _first(existing, start, lambda row, key=key: key_of(row) < key)  # type: ignore[misc]
         merged += existing[done:start]
         done = start
         for row in sorted(groups[key], key=tie_of):

@@ -257,7 +257,8 @@ class _Builder:
         self._drop(group, survey.gone)
         self._drop(group, self._dangling(directory.path, survey.doubtful))
         if survey.unread:
-            have = {*self._sonames(group).values(), *(library.soname for library in injected.values())}
+            have = {self._old.rows[number][0] for number in group.values()}
+            have.update(library.soname for library in injected.values())
             self._add_unread(directory, listing, survey.unread, have, link_target)
         if directory.path == self._compat_directory:
             self._move_to_additions(group)

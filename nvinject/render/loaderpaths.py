@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 MAXIMUM_CONF_SIZE = 1 << 20
+PIECE = 1 << 12  # bytes that are asked for where a file should have ended
 MAXIMUM_CONF_FILES = 1024
 MAXIMUM_CONF_DEPTH = 8
 MAXIMUM_DIRECTORIES = 1024
@@ -128,18 +129,27 @@ def read_regular(root_fd: int, path: str, limit: int, *, flags: int = 0, one_mou
         ignore_absence(error)
         return None
     try:
-        content = bytearray()
         size = os.fstat(fd).st_size
-        if not size or size > limit:
-            return None if size else b""
-        while len(content) <= limit and (part := os.read(fd, limit + 1 - len(content))):
-            content += part
-        return bytes(content) if len(content) <= limit else None
+        if size > limit:
+            return None
+        return _read_all(fd, size, limit) if size else b""
     except OSError as error:
         ignore_absence(error)
         return None
     finally:
         os.close(fd)
+
+
+def _read_all(fd: int, size: int, limit: int) -> bytes | None:
+    """Return what a file has that should have `size` bytes; None for more than the limit."""
+    parts: list[bytes] = []
+    left, wanted = limit + 1, size + 1
+    while left > 0 and (part := os.read(fd, min(left, wanted))):
+        parts.append(part)
+        left, wanted = left - len(part), PIECE
+    if left <= 0:
+        return None
+    return parts[0] if len(parts) == 1 else b"".join(parts)  # mostly one: to copy a large cache costs as much
 
 
 def configured_directories(root_fd: int, effort: "Effort | None" = None) -> tuple[str, ...]:
