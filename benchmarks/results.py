@@ -13,50 +13,61 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks import plot
-from benchmarks.cases import Case
+from benchmarks.cases import FLOOR, Case
 
 MEMORY_LIMIT = 16 << 10  # KiB, for the hook
 
 
+class Sample(NamedTuple):
+    """One run: milliseconds on the clock and of processor time."""
+
+    clock: float
+    processor: float
+
+
 @dataclass
 class Measured:
-    """All samples of a run, by case: milliseconds on the clock and of processor time."""
+    """All samples of a run by case, and the ratio of each to the floor that was measured right before it."""
 
     machine: dict[str, Any] = field(default_factory=dict)
-    samples: dict[str, list[float]] = field(default_factory=dict)
-    processor: dict[str, list[float]] = field(default_factory=dict)
+    samples: dict[str, list[Sample]] = field(default_factory=dict)
+    ratios: dict[str, list[Sample]] = field(default_factory=dict)
     cases: dict[str, Case] = field(default_factory=dict)
     memory: dict[str, int] = field(default_factory=dict)
 
-    def add(self, case: Case, milliseconds: float, processor: float) -> None:
-        """Keep one sample."""
-        self.samples.setdefault(case.name, []).append(milliseconds)
-        self.processor.setdefault(case.name, []).append(processor)
+    def add(self, case: Case, sample: Sample, floor: Sample, base: Sample | None) -> None:
+        """Keep one sample of a case, with those of the floor and of what the case is counted above."""
+        above = base or Sample(0.0, 0.0)
+        self.samples.setdefault(case.name, []).append(sample)
+        self.samples.setdefault(FLOOR.name, []).append(floor)
+        self.ratios.setdefault(case.name, []).append(
+            Sample((sample.clock - above.clock) / floor.clock, (sample.processor - above.processor) / floor.processor)
+        )
 
     def median(self, name: str) -> float:
-        """Return the median of a case in milliseconds."""
-        return statistics.median(self.samples[name])
+        """Return the median of a case in milliseconds on the clock."""
+        return statistics.median(sample.clock for sample in self.samples[name])
 
-    def ratio(self, case: Case) -> float:
-        """Return the median as a multiple of the floor, less that of the case above which it is counted."""
-        base = self.median(case.above) if case.above else 0.0
-        return (self.median(case.name) - base) / self.median("floor")
-
-    def processor_ratio(self, case: Case) -> float:
-        """Return the same for processor time, which other work on the machine disturbs less."""
-        base = statistics.median(self.processor[case.above]) if case.above else 0.0
-        return (statistics.median(self.processor[case.name]) - base) / statistics.median(self.processor["floor"])
+    def ratio(self, case: Case) -> Sample:
+        """Return the medians of a case's multiples of the floor, less that of the case above which it is counted."""
+        if case is FLOOR:
+            return Sample(1.0, 1.0)
+        found = self.ratios[case.name]
+        return Sample(
+            statistics.median(ratio.clock for ratio in found), statistics.median(ratio.processor for ratio in found)
+        )
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one mapping a case."""
         return [self._row(case) for case in self.cases.values() if case.name in self.samples]
 
     def _row(self, case: Case) -> dict[str, Any]:
-        values = sorted(self.samples[case.name])
+        values = sorted(sample.clock for sample in self.samples[case.name])
         quarter = len(values) // 4
+        ratio = self.ratio(case)
         return {
             "name": case.name,
             "title": case.title,
@@ -64,8 +75,8 @@ class Measured:
             "median": round(self.median(case.name), 3),
             "low": round(values[quarter], 3),
             "high": round(values[-1 - quarter], 3),
-            "ratio": round(self.ratio(case), 2),
-            "processor_ratio": round(self.processor_ratio(case), 2),
+            "ratio": round(ratio.clock, 2),
+            "processor_ratio": round(ratio.processor, 2),
             "limit": case.limit,
             "kibibytes": self.memory.get(case.name),
             "axis": case.axis,
@@ -90,7 +101,7 @@ def write(measured: Measured, directory: Path) -> None:
     """Write results.json, results.txt and the plots."""
     directory.mkdir(parents=True, exist_ok=True)
     rows = measured.rows()
-    document = {"machine": measured.machine, "cases": rows, "samples": measured.samples}
+    document = {"machine": measured.machine, "cases": rows, "samples": measured.samples, "ratios": measured.ratios}
     (directory / "results.json").write_text(json.dumps(document, indent=1) + "\n")
     (directory / "results.txt").write_text(table(measured))
     floor = measured.median("floor")
