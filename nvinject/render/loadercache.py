@@ -151,8 +151,7 @@ class _Builder:
         self._injected: dict[str, dict[str, LoaderLibrary]] = {}
         self._aliases: dict[str, str] = {}
         # ldconfig records no OS versions since glibc 2.36 and no haswell directories since 2.37: do as the image's.
-        self._records_versions = any(row[3] for row in old.rows)
-        self._searches_hardware = any(row[4] and not is_hwcap_extension(row[4]) for row in old.rows)
+        self._records_versions = self._searches_hardware = False
         self._group_rows()
         self._compat_directory = self._canonical(operation.compat_directory) if operation.compat_directory else ""
         for library in operation.libraries:
@@ -161,19 +160,19 @@ class _Builder:
 
     def _group_rows(self) -> None:
         groups = self._groups
-        hwcaps = len(self._hwcaps)
-        for number, row in enumerate(self._old.rows):
-            directory, _, name = row[1].rpartition("/")
-            if row[4] and is_hwcap_extension(row[4]) and row[4] & _INDEX >= hwcaps:
+        for number, (_, path, _, os_version, hwcap) in enumerate(self._old.rows):
+            if os_version:
+                self._records_versions = True
+            if hwcap and not self._takes_hwcap(hwcap):
                 self._rows[number] = None  # points to a name that is not there
                 continue
+            directory, _, name = path.rpartition("/")
             group = groups.get(directory)
             if group is None:
                 group = groups[directory] = {}
-            if name in group:
-                self._doubles.setdefault(group[name], []).append(number)
-            else:
-                group[name] = number
+            first = group.setdefault(name, number)
+            if first != number:
+                self._doubles.setdefault(first, []).append(number)
         for count, path in enumerate(list(groups)):
             if count >= MAXIMUM_OLD_DIRECTORIES:
                 group = groups.pop(path)
@@ -189,6 +188,13 @@ class _Builder:
                 self._aliases[path] = path
             else:
                 self._rename_rows(groups.pop(path), canonical)
+
+    def _takes_hwcap(self, hwcap: int) -> bool:
+        """Tell whether an old row's hwcap means something, and note if it is of the kind before glibc 2.37."""
+        if is_hwcap_extension(hwcap):
+            return hwcap & _INDEX < len(self._old.hwcaps)
+        self._searches_hardware = True
+        return True
 
     def _canonical(self, path: str) -> str:
         """Return the path under which a directory is searched; the same path if it is not."""
