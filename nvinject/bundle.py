@@ -10,9 +10,13 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import CodeType
+
     from nvinject.bundlefinder import Entry, Index
 
 FINDER = "nvinject.bundlefinder"
+NO_COLUMNS, NO_LOCATION = 13, 15  # kinds of entries in a table of locations
 HEAD_SIZE = 1 << 16  # what the launcher reads at once; magic number, finder and index must fit
 
 
@@ -56,7 +60,7 @@ def format_bundle(package: str) -> bytes:
         status = os.stat(path)
         with open(path, "rb") as file:
             text = file.read()
-        code = compile(text, path, "exec", dont_inherit=True)
+        code = without_columns(compile(text, path, "exec", dont_inherit=True))
         if name == FINDER:
             finder = code
         codes.append(marshal.dumps(code))
@@ -68,6 +72,43 @@ def format_bundle(package: str) -> bytes:
     if len(head) > HEAD_SIZE:
         raise ValueError(f"the index of the bundle has {len(head)} bytes")
     return b"".join((head.ljust(HEAD_SIZE, b"\0"), *codes))
+
+
+def without_columns(code: "CodeType") -> "CodeType":
+    """Return code that knows its lines but not the columns in them, as -X no_debug_ranges compiles it.
+
+    That is an eighth of the bytes. The table's form is CPython's (Objects/locations.md): a byte with kind and length in
+    code units, at most eight, then for kind 13 the step in lines.
+    """
+    table = bytearray()
+    line = code.co_firstlineno
+    for start, end, here in code.co_lines():
+        for units in _lengths((end - start) // 2):
+            if here is None:
+                table.append(0x80 | NO_LOCATION << 3 | units - 1)
+                continue
+            table.append(0x80 | NO_COLUMNS << 3 | units - 1)
+            table += _signed(here - line)
+            line = here
+    constants = tuple(without_columns(one) if isinstance(one, type(code)) else one for one in code.co_consts)
+    return code.replace(co_linetable=bytes(table), co_consts=constants)
+
+
+def _lengths(units: int) -> "Iterator[int]":
+    while units > 0:
+        yield min(units, 8)
+        units -= 8
+
+
+def _signed(number: int) -> bytes:
+    """Return a number in six bits a byte, the lowest first, its sign in the lowest bit."""
+    rest = -number << 1 | 1 if number < 0 else number << 1
+    parts = bytearray()
+    while rest > 63:
+        parts.append(rest & 63 | 64)
+        rest >>= 6
+    parts.append(rest)
+    return bytes(parts)
 
 
 def find_sources(package: str) -> "list[str]":

@@ -5,12 +5,14 @@ import os
 import shutil
 import subprocess
 import sys
+import traceback
 from pathlib import Path
+from types import CodeType
 
 import pytest
 
 import nvinject
-from nvinject.bundle import bundle_path, find_imports, find_sources, format_bundle, write_bundle
+from nvinject.bundle import bundle_path, find_imports, find_sources, format_bundle, without_columns, write_bundle
 from nvinject.cli.install import find_interpreter, format_launcher_of
 
 TAG = str(sys.implementation.cache_tag)
@@ -63,6 +65,31 @@ assert nvinject.core.__path__ == nvinject.core.__spec__.submodule_search_locatio
 assert nvinject.core.plan.Plan is nvinject.core.planner.Plan
 """
     assert set(load(root, change).values()) == {"BundleFinder"}
+
+
+def lines(code: CodeType) -> list[int | None]:
+    """Return the line of each unit of code, that of the functions inside after it."""
+    found: list[int | None] = []
+    for start, end, line in code.co_lines():
+        found += [line] * ((end - start) // 2)
+    for inner in code.co_consts:
+        found += lines(inner) if isinstance(inner, CodeType) else ()
+    return found
+
+
+FAR = "x = (1,\n" + "\n" * 3000 + "f())\ndef f(): return [\nf\n]\nraise ValueError\n"
+
+
+def test_lines_stay_without_columns(root: Path) -> None:
+    """Of all our code, and over any distance, forwards and back; a traceback finds them."""
+    texts = [(root / source[1:]).read_text() for source in find_sources(str(root / "nvinject"))]
+    for text in (FAR, *texts):
+        code = compile(text, "<text>", "exec")
+        assert lines(without_columns(code)) == lines(code)
+        assert len(without_columns(code).co_linetable) <= len(code.co_linetable)
+    with pytest.raises(ValueError, match="wrong") as caught:
+        exec(without_columns(compile("\n\n\nraise ValueError('wrong')", "<text>", "exec")))
+    assert "line 4" in "".join(traceback.format_exception(caught.value))
 
 
 def test_a_module_that_fails_leaves_nothing(root: Path) -> None:
