@@ -208,15 +208,6 @@ WAITING = [
 ]
 
 
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """Let children be interrupted where the whole run is in a script's background, whose children ignore SIGINT."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("words", WAITING, ids=" ".join)
 def test_an_interrupt_ends_without_a_word(words: list[str], tmp_path: Path) -> None:
     """Ctrl-C is what the user wanted, and 130 is what shells expect of it."""
